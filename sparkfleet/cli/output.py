@@ -121,7 +121,7 @@ def event_line(event: Event) -> Text:
     subject = event.subject or event.deployment
     return Text.assemble(
         (f"{clock}  ", "dim"), (f"{subject}  "), (f"{event.kind}", STATE_STYLE.get(event.kind, "bold")),
-        f"  {event.message}" if event.message else "",
+        f"  {event.message}".replace("\n", "\n" + " " * 10) if event.message else "",
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
@@ -15,7 +15,7 @@ from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
 
@@ -145,6 +145,7 @@ class GatewayControl:
             running=running or {},
             stranded={name: _stranded(state, one) for name, one in state.to_run.items()},
             lost={name: _lost(state, one, lost) for name, one in state.to_run.items()},
+            keyless=_keyless(state, fleet.store.keys.all()),
             ready_at=fleet.forecast.ready_at(),
             drained={one.group for one in fleet.store.drains.groups()},
         )
@@ -160,6 +161,17 @@ def _stranded(state: FleetState, desired: Desired) -> str:
     return next(
         (state.pending.waiting[group] for group in desired.groups if group in state.pending.waiting), ""
     )
+
+
+def _keyless(state: FleetState, keys: Collection[KeyEntry]) -> dict[str, str]:
+    """Deployments that list keys of which none is left, in words."""
+    usable = {key.name for key in keys if key.limits.inference}
+    return {
+        name: f"nobody may use it: its file lists {', '.join(listed)} under `keys:`, and no such key exists;"
+        f" `sparkfleet keys create {listed[0]}` makes one"
+        for name, one in state.to_run.items()
+        if (listed := one.spec.keys) and usable.isdisjoint(listed)
+    }
 
 
 def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str:

@@ -99,8 +99,12 @@ class NodeWatch:
             if node.memory_available is not None or comes:
                 self._answered[node.name] = began
         self.reports, self._read_at = nodes, self._steady()
-        away = {*self.lost(), *self._drained()}
-        self.reports = tuple(node.beside(away) for node in nodes)
+        lost = self.lost()
+        away = {*lost, *self._drained()}
+        self.reports = tuple(
+            node.beside(away).model_copy(update={"silent_s": lost.get(node.name) if node.joined else None})
+            for node in nodes
+        )
         for node in self.reports:
             if node.joined != before.get(node.name, False):
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"

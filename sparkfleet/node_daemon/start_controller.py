@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.state_probe import listens
 
 RAY_START_S = 90.0
 LIVE_RAY_S = 20.0
@@ -55,6 +56,10 @@ def _start(
         ended = ray_head is not None and ray_head.poll() is not None
         if ended or time.monotonic() > deadline:
             raise no_answer(paths)
+        # Without a GCS, `ray.init` blocks for 40 s or more, in which the end of Ray's process would not be noticed.
+        if not listens(address.ray):
+            time.sleep(0.1)
+            continue
         try:
             ray.init(**ray_init_arguments(address))
             break

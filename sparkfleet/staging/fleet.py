@@ -100,17 +100,19 @@ class StagingNodes:
 
         return await self._all(tuple(nodes), one, frozenset(needed))
 
-    async def staged_images(self, nodes: Mapping[str, Sequence[str]]) -> dict[str, StagedImages]:
+    async def staged_images(
+        self, nodes: Mapping[str, Sequence[str]], needed: Iterable[str]
+    ) -> dict[str, StagedImages]:
         """Images that staging named on each node: all of them, or, for digests of a node, those that were removed.
 
-        Raises NodeError if one of the nodes does not answer.
+        Raises NodeError if a needed node does not answer; others are left out.
         """
 
         async def one(node: str) -> StagedImages:
             request = StagedImagesRequest(remove=tuple(nodes[node]), tool=self.settings.tool)
             return await self.ask(node, "staged_images", request, StagedImages, timeout_s=LIMIT_S)
 
-        return await self._all(nodes, one, frozenset(nodes))
+        return await self._all(nodes, one, frozenset(needed))
 
     async def pull(self, image: str, nodes: Iterable[str]) -> tuple[str, ImageHeld]:
         """Pull an image from its registry on the first of `nodes` that can; returns that node and its image.

@@ -184,13 +184,30 @@ async def test_keys_reach_the_table_and_leave_it(world):
     await world.controller.reconcile()
     assert (await world.table()).keys == (key,)
     assert text.startswith("sk-sf-")
-    with pytest.raises(ControlError, match="already"):
+    with pytest.raises(ControlError, match="already") as refused:
         await world.controller.keys.create("laptop")
+    assert "sparkfleet keys rotate laptop" in refused.value.do, "its clients need a text, not another name"
     await world.controller.keys.revoke("laptop")
     await world.controller.reconcile()
     assert (await world.table()).keys == ()
     with pytest.raises(ControlError, match="no key"):
         await world.controller.keys.revoke("laptop")
+
+
+async def test_a_deployment_whose_keys_are_all_revoked_says_so_while_its_engine_is_ready(world):
+    """It was plainly `ready`, and each request for it was refused."""
+    await world.controller.keys.create("laptop")
+    spec = deployment().model_copy(update={"keys": ("laptop", "phone")})
+    desired, _ = await world.controller.commands.put(spec, plan(), "me")
+    await world.controller.reconcile()
+    await world.ready(desired.generation)
+    (shown,) = world.controller.queries.status().deployments
+    assert (shown.state, shown.detail) == ("ready", "")
+    await world.controller.keys.revoke("laptop")
+    (shown,) = world.controller.queries.status().deployments
+    assert shown.state == "ready"
+    assert "lists laptop, phone under `keys:`" in shown.detail
+    assert "`sparkfleet keys create laptop`" in shown.detail
 
 
 async def test_metrics_and_targets_of_a_ready_group(world):

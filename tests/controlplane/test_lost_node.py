@@ -62,9 +62,11 @@ async def test_one_that_is_joined_and_silent_is_named_too_and_its_group_stays_re
     world.clock.now += 9
     await world.look()
     assert detail(world) == ("ready", "this does not answer (for 12 s)")
+    assert [node.silent_s for node in world.controller.queries.status().nodes] == [12], "not merely joined"
     world.nodes.silent = frozenset()
     await world.look()
     assert detail(world) == ("ready", "")
+    assert [node.silent_s for node in world.controller.queries.status().nodes] == [None]
 
 
 async def test_the_hour_that_a_node_was_away_is_not_its_silence_after_its_return(world):

@@ -308,8 +308,19 @@ def _warn(answer: Mapping[str, Any], does: str) -> None:
 
 async def _revoke(name: str, session: Session) -> int:
     async with await session.controller() as client:
+        before = await client.keys()
         key = await client.revoke_key(name)
-        await _remember(session, client)
+        after = await _remember(session, client)
     _warn(key, "may accept it")
     console.print(f"Key {key['name']} was revoked: requests with it are refused from now on.")
+    usable = {model for row in after for model in row.may_use}
+    lost = [
+        model for row in before if row.name == key["name"] for model in row.may_use if model not in usable
+    ]
+    if lost:
+        errors.print(
+            f"No key that is left may use {', '.join(lost)}, so every request for it is refused."
+            f" `sparkfleet keys create {key['name']}` makes a key that may.",
+            markup=False,
+        )
     return Exit.DONE

@@ -20,6 +20,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
+from sparkfleet.fleet.report.status_lines import indented
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain.plan import explain_plan
@@ -51,10 +52,12 @@ async def _describe(name: str, session: Session, json: bool) -> int:
 
 def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
-    console.print(f"{deployment.name}   {deployment.state}   {deployment.detail}")
+    for line in indented(f"{deployment.name}   {deployment.state}   {deployment.detail}", "", "    "):
+        console.print(line, markup=False)
     console.print(f"  generation {deployment.generation}, applied by {deployment.who} at {since}")
     for line in (*failed_lines(deployment), RETRY) if deployment.state == "failed" else ():
-        console.print(f"  {line}", markup=False)
+        for each in indented(line, "  ", "    "):
+            console.print(each, markup=False)
     if deployment.plan is not None:
         print_lines(explain_plan(deployment.plan))
     for group in deployment.groups:
@@ -63,12 +66,13 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
         if canary := canary_words(group):
             console.print(f"    canary: {canary}", markup=False)
         for line in rung_lines(deployment, group):
-            console.print(f"    {line}", markup=False)
+            for each in indented(line, "    "):
+                console.print(each, markup=False)
         console.print(f"    running {group.running}, waiting {group.waiting}")
         for rank in group.ranks:
             console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")
-        if group.detail:
-            console.print(f"    {group.detail}")
+        for line in indented(group.detail, "    "):
+            console.print(line, markup=False)
     console.print("\nevents")
     for event in events[-EVENTS_SHOWN:]:
         console.print(event_line(event))

@@ -41,11 +41,14 @@ async def _history(name: str, session: Session, json: bool) -> int:
 def history_lines(name: str, entries: Sequence[GenerationEntry]) -> list[str]:
     """Lines of a history, the newest generation first."""
     lines = [f"{name}: {len(entries)} generation{'' if len(entries) == 1 else 's'}"]
-    for one in reversed(entries):
+    before = (None, *entries)
+    for one, older in reversed(list(zip(entries, before, strict=False))):
         when = datetime.fromtimestamp(one.since).strftime("%Y-%m-%d %H:%M:%S")
         now = "   current" if one.current else ""
         lines.append(f"  {one.generation:>3}   {when}   {one.who}   groups {', '.join(one.groups)}{now}")
         lines += [f"        {field}" for field in one.fields]
+        if older is not None and not one.fields:
+            lines.append(f"        as generation {older.generation}: its engines were started again")
     if not any(one.current for one in entries):
         lines.append(f"{name} was deleted; `sparkfleet rollback {name}` brings the newest generation back.")
     elif len(entries) > 1:

@@ -139,7 +139,9 @@ async def _restore(session: Session, work: Coroutine[Any, Any, RestoredStore], j
 
 def _show(done: RestoredStore) -> None:
     served = ", ".join(done.deployments) or "no deployment"
-    console.print(f"The store was made from {done.source}: {served}, {done.keys} keys.", markup=False)
+    console.print(
+        f"The store was made from {done.source}: {served}, {plural(done.keys, 'key')}.", markup=False
+    )
     if done.left_out:
         names = ", ".join(done.left_out)
         console.print(

@@ -61,7 +61,7 @@ async def _events(
 ) -> int:
     if last is None and since is None:
         last = LAST
-    found, seen = await read_events(session, name, last, since or 0.0)
+    found, seen = await read_events(session, name, last, since or 0.0, yet_to_come=follow)
     if json and not follow:
         listed = [event.model_dump(mode="json") for event in found]
         print_json({"version": OUTPUT_VERSION, "events": listed})

@@ -44,7 +44,7 @@ WIDE_DETAIL, NARROW_DETAIL = 40, 10
 """Characters of names and of a state's detail: what is longer would push the figures out of sight."""
 HIGH, FULL = 0.85, 0.95
 """Shares of a node's memory from which its bar is yellow and red: a Spark that runs out of unified memory hangs."""
-STYLES = {**STATE_STYLE, "gone": "red", "drained": "yellow", "joined": "green"}
+STYLES = {**STATE_STYLE, "gone": "red", "silent": "red", "drained": "yellow", "joined": "green"}
 
 
 class Pages(Protocol):

@@ -34,6 +34,10 @@ from sparkfleet.runtime.process import ProcessRuntime
 log = logging.getLogger(__name__)
 
 HEALTH_PERIOD_S = 1.0
+HEALTH_TIMEOUT_S = 25.0
+"""Serve replaces a replica after three checks without an answer: 75 s, when Ray has long counted a node without power as gone
+(55 s). Before that Ray's GCS would reserve the replica's bundle on that node and wait 90 s for the answer, and it places one
+placement group at a time (2.60, gcs_placement_group_manager.cc): nothing in the fleet could start meanwhile."""
 BUNDLE = {"CPU": 0.001}
 """Ray resources of a rank: next to nothing, since the plan accounts for memory and GPU."""
 HUNG_S = 8.0
@@ -150,7 +154,7 @@ def _barred_by_controller(launch: GroupLaunch, actor: NamedActor) -> Barred:
     name=GROUP_DEPLOYMENT,
     max_ongoing_requests=10_000,
     health_check_period_s=HEALTH_PERIOD_S,
-    health_check_timeout_s=10,
+    health_check_timeout_s=HEALTH_TIMEOUT_S,
     graceful_shutdown_wait_loop_s=0.1,
     max_constructor_retry_count=MAX_STARTS,
     ray_actor_options={"num_cpus": 0},

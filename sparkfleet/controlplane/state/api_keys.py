@@ -91,7 +91,7 @@ class ApiKeys:
                 raise ControlError(
                     f"There is already a key {quote(name)}.",
                     means="Its text was shown when it was created and is not stored.",
-                    do=f"Choose another name, or run `sparkfleet keys revoke {name}` first.",
+                    do=f"`sparkfleet keys rotate {name}` gives it a new text, and its limits stay; or choose another name.",
                 )
             self._store.events.record("", 0, name, "key", f"key {name} created")
         return text, key, await self._announced()

@@ -44,6 +44,8 @@ class FleetSnapshot:
     """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
     lost: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes of its groups that do not answer now, in words; "" if all do."""
+    keyless: Mapping[str, str] = field(default_factory=dict)
+    """In words, deployments that list keys of which none exists."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
     """By deployment with a start under way: Unix seconds at which it will probably have ended."""
     drained: Collection[GroupKey] = frozenset()
@@ -207,7 +209,10 @@ class FleetSnapshot:
                 else ("starting", f"{words}: {lost}" if lost else words)
             )
         return "ready", (
-            self.lost.get(desired.name, "") or self._drained_words(serving) or self._trouble(desired)
+            self.lost.get(desired.name)
+            or self.keyless.get(desired.name)
+            or self._drained_words(serving)
+            or self._trouble(desired)
         )
 
     def _drained_words(self, serving: Sequence[App]) -> str:

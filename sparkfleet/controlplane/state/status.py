@@ -38,6 +38,8 @@ class NodeReport(Value):
     """Seconds since that boot."""
     readings: NodeReadings | None = None
     """For Prometheus and the page; None if they were not read."""
+    silent_s: float | None = None
+    """Seconds since its last answer, if Ray still counts it as joined and it has answered nothing for long."""
     spoilt: tuple[str, ...] = ()
     """Things that its next start needs and cannot use, with what puts it right: files, Ray, its watchdog."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -124,24 +124,29 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
 
 
 async def read_events(
-    session: Session, name: str | None, last: int | None, since: float = 0.0
+    session: Session, name: str | None, last: int | None, since: float = 0.0, *, yet_to_come: bool = False
 ) -> tuple[tuple[Event, ...], int]:
     """The last events of a name or of the whole fleet, oldest first, and the id after which new ones follow.
 
-    Those of a start's progress are left out. Raises ControlError if the fleet is down.
+    Those of a start's progress are left out.
 
     Args:
         name: a deployment, or what the lines of events begin with: a group, a node, a key, a gateway; None: all.
         last: their number; None: all.
         since: only those of this moment or later, Unix seconds.
+        yet_to_come: a name that nothing has yet is no error.
+
+    Raises:
+        ControlError: the fleet is down, or it has neither an event nor a deployment or node of this name.
     """
     async with await session.controller() as client:
         status = await client.fleet()
         newest = status.last_event
         kept = await client.all_events(_deployment_in(name, status))
-    found = [
-        event for event in kept if event.kind not in PASSING and event.at >= since and _is_of(event, name)
-    ]
+    own = [event for event in kept if _is_of(event, name)]
+    if name is not None and not (own or yet_to_come or _is_known(name, status)):
+        raise _no_events(name, status, kept)
+    found = [event for event in own if event.kind not in PASSING and event.at >= since]
     return tuple(found if last is None else found[-last:] if last else ()), newest
 
 
@@ -166,6 +171,22 @@ def _deployment_in(name: str | None, status: FleetStatus) -> str | None:
 
 def _is_of(event: Event, name: str | None) -> bool:
     return name is None or name in {event.deployment, event.subject}
+
+
+def _is_known(name: str, status: FleetStatus) -> bool:
+    return status.named(name) is not None or any(node.name == name for node in status.nodes)
+
+
+def _no_events(name: str, status: FleetStatus, kept: Iterable[Event]) -> ControlError:
+    names = {one.name for one in status.deployments} | {node.name for node in status.nodes}
+    subjects = {event.subject or event.deployment for event in kept}
+    same = sorted(known for known in names | subjects if known.lower() == name.lower())
+    return ControlError(
+        f"There is no event of {quote(name)}, and no deployment or node has this name.",
+        do=f"`sparkfleet events {same[0]}` prints those of {same[0]}."
+        if same
+        else f"Names: {', '.join(sorted(names))}; groups, keys and gateways have them, too. Without a name all are printed.",
+    )
 
 
 async def delete_deployment(

@@ -10,7 +10,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
 from sparkfleet.fleet.deployments.watch import WAIT_S
-from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.plan import plan_deployments
@@ -19,6 +19,9 @@ from sparkfleet.group.group_name import required_group
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
+
+GONE = "once Ray counts the node as gone, which takes it 55 s; until then it could still serve"
+"""Ray checks a node five times before that, as `controlplane/policy/pending_starts.py` has it."""
 
 IDLE_S = 5.0
 """Seconds for which a group reports no request before it counts as idle: it reads its engine's counters every two."""
@@ -136,6 +139,7 @@ async def carry_out_drain(
 
 async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None:
     """Waits until no group runs or is planned on a node. Raises ControlError if one does not start elsewhere."""
+    is_named = False
     async with client:
         while True:
             status = await client.fleet()
@@ -148,6 +152,10 @@ async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None
                     means=f"{node} is drained, and what serves there goes on.",
                     do=f"`sparkfleet describe {failed[0]}` shows the reason; `sparkfleet apply FILE --retry` tries again.",
                 )
+            if not is_named and any(one.name == node and one.silent_s is not None for one in status.nodes):
+                is_named = True
+                names = ", ".join(one.name for one in left)
+                on_event(FactFound(line=f"{node} does not answer: {names} there counts as ended {GONE}."))
             on_event(StepRunning(step=FleetStep.STOPPING, subjects=tuple(one.name for one in left)))
             await client.events(status.last_event, wait_s=WAIT_S)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from sparkfleet.controlplane.api.api_models import MoveRequest, UpRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
-from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.errors import ControlError, SparkfleetError, SpecError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings
 from sparkfleet.fleet.session import Session
@@ -109,6 +109,11 @@ async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignore
     try:
         await moving.prepare()
         await moving.freeze()
+    except SparkfleetError as error:
+        await asyncio.shield(cancel_move(session, plan.new))
+        undone = f"The move was undone: the head is {plan.old}, as before, and groups went on."
+        error.means = undone  # not that nothing is served: that is true of the new head alone
+        raise
     except BaseException:
         await asyncio.shield(cancel_move(session, plan.new))
         raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 import time
 from collections.abc import Callable
 
@@ -142,8 +143,12 @@ async def _exists(head: Channel, path: str) -> bool:
 async def _run(head: Channel, argv: tuple[str, ...], timeout_s: float = 60.0) -> str:
     done = await head.run(argv, timeout_s=timeout_s)
     if done.exit_code:
+        reason = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        image = next((word for word in argv if "@sha256:" in word), "")
         raise NodeError(
-            f"`{' '.join(argv[:2])}` on {head.node} ended with {done.exit_code}: {done.stderr.strip()[-400:]}",
-            do="Run it by hand on the node.",
+            f"`{' '.join(argv[:2])}` on {head.node} ended with {done.exit_code}: {reason[:400]}",
+            do=f"`{argv[0]} pull {image}` on {head.node} repeats the download; then `sparkfleet observe up` again."
+            if image
+            else f"Run it by hand on {head.node}: {shlex.join(argv)}",
         )
     return done.stdout

@@ -32,6 +32,7 @@ from sparkfleet.fleet.planning.running import (
     reported,
     running_groups,
     running_plans,
+    silent_groups,
 )
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
@@ -371,7 +372,9 @@ def _planned(
             ends=tuple(one.name for one in running or ()),
         )
     if change.starts and change.ends:
-        change = change.model_copy(update={"together": memory_holds_both(spec, plan, running or (), status)})
+        together = memory_holds_both(spec, plan, running or (), status)
+        silent = silent_groups(spec.name, status).intersection(change.ends)
+        change = change.model_copy(update={"together": together, "silent": tuple(sorted(silent))})
     runs = reported(spec.name, status)
     measured = tuple(measured_lines(runs)) if runs else ()
     return Planned(spec=spec, plan=plan, change=change, measured=measured)

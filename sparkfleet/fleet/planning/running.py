@@ -64,6 +64,19 @@ def replaced_groups(name: str, status: FleetStatus | None) -> tuple[str, ...]:
     return tuple(one.name for one in found.running or () if _is_replaced(found, one))
 
 
+def silent_groups(name: str, status: FleetStatus | None) -> frozenset[str]:
+    """Names of the groups of a deployment that do not report, or of which a node does not answer."""
+    found = reported(name, status)
+    if found is None or status is None:
+        return frozenset()
+    away = {node.name for node in status.nodes if not node.joined or node.silent_s is not None}
+    return frozenset(
+        f"g{one.generation}/{one.replica}"
+        for one in found.groups
+        if one.silent_s or not away.isdisjoint((one.node, *(rank.node for rank in one.ranks)))
+    )
+
+
 def _is_replaced(deployment: DeploymentStatus, group: RunningGroup) -> bool:
     return deployment.index_of((deployment.name, *group.member)) is None
 

@@ -29,7 +29,7 @@ class NodeRow(NamedTuple):
 
     name: str
     state: str
-    """`joined`, `drained` or `gone`."""
+    """`joined`, `drained`, `silent` (joined, and does not answer) or `gone`."""
     memory_available: int | None = None
     """Bytes."""
     memory_total: int | None = None
@@ -235,7 +235,8 @@ def _nodes(found: FleetOverview) -> Iterator[NodeRow]:
 
 
 def _node(node: NodeReport, drained: bool, *, known: bool) -> NodeRow:
-    state = "not known" if not known else "gone" if not node.joined else "drained" if drained else "joined"
+    here = "drained" if drained else "joined" if node.silent_s is None else "silent"
+    state = "not known" if not known else here if node.joined else "gone"
     readings = node.readings
     gpu = next(iter(readings.slow.gpus or ()), None) if readings else None
     rails = readings.rails if readings else ()

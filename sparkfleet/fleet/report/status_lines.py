@@ -111,7 +111,8 @@ def state_words(deployment: DeploymentStatus) -> str:
 def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str]:
     queued = past.fleet.queued(deployment.name)
     waiting = f"{plural(queued, 'request')} waiting at the gateway" if queued else ""
-    yield " · ".join(filter(None, (deployment.name, state_words(deployment), deployment.detail, waiting)))
+    head = " · ".join(filter(None, (deployment.name, state_words(deployment), deployment.detail, waiting)))
+    yield from indented(head, "", INDENT * 2)
     for group in deployment.groups:
         label = f"g{group.generation}/{group.replica}"
         rung = deployment.rung_of(group)
@@ -120,9 +121,15 @@ def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str
         yield f"{INDENT}{label}  {' · '.join([where, *_how(candidate, group)])}"
         below = INDENT + " " * len(label) + "  "
         for line in _group_lines(deployment, group, candidate, past):
-            yield below + line
+            yield from indented(line, below)
     if deployment.state == "failed":
         yield f"{INDENT}`sparkfleet describe {deployment.name}` has the reason of each attempt."
+
+
+def indented(text: str, first: str, others: str | None = None) -> Iterator[str]:
+    """The lines of a text, the first one after `first`, the others after `others`, which is `first` if it is left out."""
+    for at, line in enumerate(text.splitlines()):
+        yield (first if at == 0 or others is None else others) + line
 
 
 def _how(candidate: Candidate | None, group: GroupReport) -> Iterator[str]:
@@ -229,6 +236,8 @@ def _is_same_failure(event: Event, later: Event) -> bool:
 def _node(node: NodeReport) -> str:
     if not node.joined:
         return f"gone: Ray on it does not answer · `sparkfleet doctor {node.name}`"
+    if node.silent_s is not None:
+        return f"no answer for {duration_words(node.silent_s)} · `sparkfleet doctor {node.name}`"
     if node.memory_total is None or node.memory_available is None:
         return "joined · memory not read"
     return f"joined · {gib_of(node.memory_available, node.memory_total)} available"

@@ -34,19 +34,19 @@ class Pruned(NamedTuple):
 async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) -> Surplus:
     """Find models of the Hub's caches, and images that staging named, that no deployment uses. Removes nothing.
 
+    A node that does not answer is left out, with a note: the disks of the others can be full meanwhile.
+
     Args:
         session: the fleet; it has to be up, because the controller knows the deployments.
         keep: names of models to leave out as well.
-
-    Raises:
-        NodeError: a node does not answer: whatever is only there would be left out unseen.
     """
     async with await session.controller() as client:
         used = frozenset(
             digest for text in used_texts(await client.fleet()) for digest in _DIGEST.findall(text)
         )
     models = await unused_models(session, keep, on_event)
-    held = await (await staging_nodes(session, on_event)).staged_images(dict.fromkeys(session.channels, ()))
+    fleet = await staging_nodes(session, on_event)
+    held = await fleet.staged_images(dict.fromkeys(session.channels, ()), needed=())
     unused = {
         node: tuple(image for image in one.images if image.digest not in used) for node, one in held.items()
     }
@@ -60,4 +60,5 @@ async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent) 
     """
     models = await remove_models(session, surplus.models, on_event)
     digests = {node: [image.digest for image in images] for node, images in surplus.images.items()}
-    return Pruned(models, await (await staging_nodes(session, on_event)).staged_images(digests))
+    fleet = await staging_nodes(session, on_event)
+    return Pruned(models, await fleet.staged_images(digests, needed=digests))

@@ -26,6 +26,8 @@ class Change(Value):
     """Engines that start."""
     ends: tuple[str, ...] = ()
     """Groups that end."""
+    silent: tuple[str, ...] = ()
+    """Those of `ends` that do not answer now, and serve nothing."""
     together: bool | None = None
     """True if memory holds the engines that start beside those that end; None if that is not known."""
     port: int | None = None

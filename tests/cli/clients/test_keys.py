@@ -42,6 +42,10 @@ class Fleet(OpenClient):
         self.calls.append((name, grace_s))
         return {"id": "key-1", "name": name, "key": "sk-sf-y", "late": ["a"]}
 
+    async def revoke_key(self, name: str) -> dict[str, object]:
+        self.rows = [row for row in self.rows if row.name != name]
+        return {"name": name, "late": []}
+
     async def keys(self) -> list[KeyRow]:
         return self.rows
 
@@ -151,3 +155,16 @@ def test_the_remedy_for_an_end_is_one_that_is_accepted():
     with pytest.raises(SpecError, match="is no time") as caught:
         verb._expiry("31.01.2027")
     assert caught.value.do == "Expected 12h, 30d, or a date such as 2027-01-31."
+
+
+def test_to_revoke_the_last_key_of_a_deployment_names_it_and_the_command(fleet: Fleet) -> None:
+    """Nothing but the refusals that its clients got showed it."""
+    fleet.rows = [
+        KeyRow(id="1", name="laptop", created=1.0, may_use=("big", "small")),
+        KeyRow(id="2", name="phone", created=1.0, may_use=("small",)),
+    ]
+    shown = " ".join(invoke("revoke", "laptop").split())
+    assert "No key that is left may use big, so every request for it is refused." in shown
+    assert "`sparkfleet keys create laptop` makes a key that may." in shown
+    fleet.rows.append(KeyRow(id="3", name="tablet", created=1.0, may_use=("small",)))
+    assert "No key" not in invoke("revoke", "phone")

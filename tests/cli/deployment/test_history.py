@@ -25,3 +25,10 @@ def test_a_deployment_that_was_deleted_can_come_back():
 
 def test_a_single_generation_offers_nothing_to_go_back_to():
     assert len(history_lines("tiny", [entry(1, current=True)])) == 2
+
+
+def test_a_restart_is_named_as_one():
+    """It had a line without a change, as if the list were incomplete."""
+    lines = history_lines("tiny", [entry(1), entry(2, groups=("g2/0",), current=True)])
+    assert lines[2] == "        as generation 1: its engines were started again"
+    assert lines[3].split()[0] == "1"

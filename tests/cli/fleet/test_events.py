@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ from typer.testing import CliRunner
 from sparkfleet.cli import times
 from sparkfleet.cli.fleet import events as verb
 from sparkfleet.controlplane.state.event import Event
+from sparkfleet.errors import ControlError
+from sparkfleet.fleet.deployments.status import read_events
 
 NOW = 1_000_000.0
 
@@ -22,7 +25,13 @@ class Fleet(OpenClient):
     """A session and its client."""
 
     async def fleet(self) -> Any:
-        return SimpleNamespace(last_event=60, named=lambda name: name == "tiny" or None)
+        tiny = SimpleNamespace(name="tiny")
+        return SimpleNamespace(
+            last_event=60,
+            named=lambda name: name == "tiny" or None,
+            deployments=(tiny,),
+            nodes=(SimpleNamespace(name="quiet"),),
+        )
 
     async def all_events(self, name: str | None) -> list[Event]:
         about = {"deployment": "", "generation": 0, "subject": "a", "kind": "node"}
@@ -78,7 +87,7 @@ class Busy(Fleet):
         ("spark1", [2]),
         ("laptop", [3]),
         ("old", [4]),  # deleted
-        ("Tiny", []),
+        ("quiet", []),  # a deployment or a node without one
     ],
 )
 def test_a_name_is_what_the_lines_of_events_begin_with(
@@ -88,6 +97,24 @@ def test_a_name_is_what_the_lines_of_events_begin_with(
     monkeypatch.setattr(f"{__name__}.Fleet", Busy)
     shown = json.loads(invoke(monkeypatch, name, "--json").stdout)["events"]
     assert [one["id"] for one in shown] == ids
+
+
+@pytest.mark.parametrize(
+    ("name", "do"),
+    [
+        ("Tiny", "`sparkfleet events tiny` prints those of tiny."),
+        ("tinny", "Names: quiet, tiny; groups, keys"),
+    ],
+)
+def test_a_name_that_nothing_has_is_an_error_with_the_names(
+    monkeypatch: pytest.MonkeyPatch, name: str, do: str
+) -> None:
+    """`No events of Tiny.` and exit code 0: as if nothing had happened to `tiny`."""
+    monkeypatch.setattr(f"{__name__}.Fleet", Busy)
+    with pytest.raises(ControlError, match=f'There is no event of "{name}"') as refused:
+        asyncio.run(read_events(Fleet(), name, None))
+    assert refused.value.do.startswith(do)
+    assert asyncio.run(read_events(Fleet(), name, None, yet_to_come=True)) == ((), 60)
 
 
 def test_none_since_a_time_has_that_time(monkeypatch: pytest.MonkeyPatch) -> None:

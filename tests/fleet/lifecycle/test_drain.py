@@ -10,6 +10,7 @@ from sparkfleet.controlplane.state.drained import DrainedNode
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, Infeasible
 from sparkfleet.fleet.deployments.apply import PreparedApply
+from sparkfleet.fleet.events import FactFound
 from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain
 from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -65,6 +66,18 @@ async def test_it_waits_for_what_an_earlier_drain_is_still_moving():
     assert await carry_out_drain(session, nothing_to_move(session), steps.append) is None
     assert [one.subjects for one in steps] == [("big",), ("big",)]
     assert session.left == []
+
+
+async def test_the_wait_for_a_node_without_power_has_its_reason():
+    """It waited 53 s for the engine of a node that is off, without a word."""
+    off = (NodeReport(name="spark1", joined=True, silent_s=12.0),)
+    waiting = moved(report(), state="ready").model_copy(update={"nodes": off})
+    session, sent = Answers(waiting, waiting, moved(state="ready")), []
+    await carry_out_drain(session, nothing_to_move(session), sent.append)
+    (fact,) = [one.line for one in sent if isinstance(one, FactFound)]
+    assert fact.startswith(
+        "spark1 does not answer: big there counts as ended once Ray counts the node as gone"
+    )
 
 
 async def test_what_did_not_start_elsewhere_is_an_error_and_not_called_gone():

@@ -2,8 +2,16 @@
 
 import pytest
 
-from sparkfleet.errors import SpecError
-from sparkfleet.fleet.lifecycle.move_head import HELD_S, head_named, name_head, plan_move, undo_move
+from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.lifecycle.move_head import (
+    HELD_S,
+    MovePlan,
+    head_named,
+    move_head,
+    name_head,
+    plan_move,
+    undo_move,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import parse_inventory
 
@@ -69,6 +77,9 @@ class Undone:
     async def move_step(self, name, request):
         self.steps.append((request.step, name))
 
+    async def pythons(self, on_event):
+        raise ControlError("The fleet did not come up within 180 s.", do="Look at the logs.")
+
     async def find_controller(self):
         return self.client
 
@@ -82,6 +93,19 @@ async def test_an_undone_move_is_over_once_the_old_head_works(client, last):
     session = Undone(client)
     await undo_move(session, "b")
     assert session.steps == [("cancel", "b"), ("cancel", "a"), *last]
+
+
+async def test_a_move_that_fails_names_the_node_that_is_the_head():
+    """Its owner read that the fleet did not come up, and not that the old head served on."""
+    session = Undone(None)
+    with pytest.raises(ControlError) as failed:
+        await move_head(session, MovePlan("a", "b", live=True, store="store", settled=False))
+    assert session.steps == [("cancel", "b"), ("cancel", "a")]
+    assert str(failed.value).splitlines() == [
+        "The fleet did not come up within 180 s.",
+        "The move was undone: the head is a, as before, and groups went on.",
+        "Look at the logs.",
+    ]
 
 
 async def test_a_move_to_a_node_of_no_inventory_cannot_be_undone():

@@ -18,11 +18,14 @@ from types import SimpleNamespace
 
 import pytest
 from container_values import limits
+from fake_channel import FakeChannel
 from open_client import OpenClient
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.observe import containers as module
 from sparkfleet.fleet.observe.containers import observe_down, observe_up
+from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.telemetry.observe_containers import PARTS, ObserveImages, ObservePorts
@@ -193,3 +196,17 @@ async def test_a_program_that_does_not_answer_is_named_with_its_log(images, tmp_
         assert error.value.do == "podman logs sparkfleet-watched-prometheus"
     finally:
         await observe_down(session)
+
+
+async def test_an_image_that_cannot_be_fetched_is_named_with_the_command_that_fetches_it():
+    """The reason began in the middle of a digest, and the command was `Run it by hand on the node.`"""
+    image = "docker.io/prom/prometheus@sha256:" + "6" * 64
+    argv = ("podman", "run", "--detach", image, "--web.listen-address=127.0.0.1:1")
+    said = "Trying to pull " + image + "...\nError: pinging container registry docker.io: no such host\n"
+    head = FakeChannel("spark1", {argv: Completed(argv=argv, exit_code=125, stdout="", stderr=said)})
+    with pytest.raises(NodeError) as failed:
+        await module._run(head, argv)
+    assert failed.value.what == (
+        "`podman run` on spark1 ended with 125: Error: pinging container registry docker.io: no such host"
+    )
+    assert failed.value.do.startswith(f"`podman pull {image}` on spark1 repeats the download;")

@@ -96,12 +96,14 @@ def test_nodes_have_their_memory_their_gpu_and_their_rails():
         ),
         NodeReport(name="s2", joined=True),
         NodeReport(name="s3", joined=False),
+        NodeReport(name="s4", joined=True, silent_s=19.0),
     )
     drained = (DrainedNode(node="s2", who="me", since=0.0),)
-    first, second, third = LiveReadings().add(up(nodes=nodes, drained=drained), 0.0).nodes
+    first, second, third, fourth = LiveReadings().add(up(nodes=nodes, drained=drained), 0.0).nodes
     assert (first.memory_used, first.busy, first.power_w, first.temperature_c) == (0.75, 0.97, 61.0, 66)
     assert (first.rails_up, first.rails) == (1, 2)
     assert (second.state, second.memory_used, third.state) == ("drained", None, "gone")
+    assert fourth.state == "silent"
 
 
 def test_a_node_has_its_address_of_the_endpoint():

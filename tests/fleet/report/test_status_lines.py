@@ -48,6 +48,22 @@ def test_a_ready_deployment_on_two_nodes():
     assert all(len(line) <= 80 for line in shown)
 
 
+def test_a_node_that_does_not_answer_is_named_while_ray_still_counts_it_as_joined():
+    """It was `joined · memory not read` for the 55 s that Ray needs to count a node without power as gone."""
+    nodes = (NodeReport(name="s1", joined=True), NodeReport(name="s2", joined=True, silent_s=19.4))
+    shown = lines(fleet(deployment(report()), nodes=nodes))
+    assert shown[-1] == "  s2  no answer for 19 s · `sparkfleet doctor s2`"
+
+
+def test_every_line_of_a_reason_is_below_its_deployment():
+    """The second line of a reason began in the first column, as a deployment of its own."""
+    failed = deployment(report(phase=GroupPhase.FAILED, detail="one\ntwo"), state="failed", detail="a\nb")
+    shown = lines(fleet(failed))
+    assert shown[2:4] == ["big · failed · a", "    b"]
+    assert "        failed · one" in shown
+    assert "        two" in shown
+
+
 def test_a_group_below_its_predicted_speed_names_the_command():
     """Its owner had to compare two numbers of each group."""
     words = "        slower than predicted: `sparkfleet doctor` looks for the cause"

@@ -242,6 +242,14 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
             " because memory does not hold both",
         ),
         (
+            {"starts": 1, "ends": ("g1/0",), "silent": ("g1/0",), "together": True},
+            "restarts the engine (no start of it was timed here yet); g1/0 does not answer",
+        ),
+        (
+            {"starts": 2, "ends": ("g1/0", "g1/1"), "silent": ("g1/1",), "together": True},
+            "restarts 2 engines (no start of it was timed here yet); g1/0 serves until then; g1/1 does not answer",
+        ),
+        (
             {"starts": 1, "ends": ("g1/0",), "together": True, "port": 8000},
             "g1/0 ends first, because both listen on port 8000",
         ),

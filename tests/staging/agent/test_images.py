@@ -376,13 +376,13 @@ async def test_an_image_goes_from_node_to_node(machines, tmp_path):
         assert podman(own, "image", "inspect", staged_name(image), "--format", "{{.Id}}") == wanted
     assert staged.moved_bytes > 200_000
     fleet = StagingNodes(channels, settings, machines.heard.append)
-    held = await fleet.staged_images({"n1": (), "n2": ()})
+    held = await fleet.staged_images({"n1": (), "n2": ()}, needed=())
     assert {node: [(i.digest, i.names) for i in found.images] for node, found in held.items()} == {
         "n1": [(digest.removeprefix("sha256:"), ("localhost/tiny:1",))],
         "n2": [(digest.removeprefix("sha256:"), ())],
     }
     assert all(found.images[0].size > 200_000 for found in held.values())
-    removed = await fleet.staged_images({"n2": [digest.removeprefix("sha256:")]})
+    removed = await fleet.staged_images({"n2": [digest.removeprefix("sha256:")]}, needed=("n2",))
     assert [image.tool for image in removed["n2"].images] == ["podman"]
     assert podman(two, "images", "--quiet") == ""
     assert podman(one, "image", "inspect", staged_name(image), "--format", "{{.Id}}") == wanted

@@ -51,14 +51,18 @@ def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     cost = f" ({', '.join(found)})" if (found := [*_costs(change, chosen)]) else ""
     if not change.ends:
         return f"starts {'one more' if change.starts == 1 else change.starts} engine{cost}; {goes_on}"
-    old, ends = _names(change.ends), "ends" if len(change.ends) == 1 else "end"
+    serving = tuple(name for name in change.ends if name not in change.silent)
+    old, ends = _names(serving), "ends" if len(serving) == 1 else "end"
     the = "the " if change.starts == 1 else ""
-    return f"restarts {the}{engines}{cost}; {_serves(change, old, ends)}{goes_on and f'; {goes_on}'}"
+    serves = _serves(change, old, ends) if serving else ""
+    silent = "does not answer" if len(change.silent) == 1 else "do not answer"
+    parts = (serves, f"{_names(change.silent)} {silent}" if change.silent else "", goes_on)
+    return "; ".join((f"restarts {the}{engines}{cost}", *filter(None, parts)))
 
 
 def _serves(change: Change, old: str, ends: str) -> str:
     """The end of the old groups, before the new ones start or after."""
-    until_then = f"{old} {'serves' if len(change.ends) == 1 else 'serve'} until then"
+    until_then = f"{old} {'serves' if ends == 'ends' else 'serve'} until then"
     if change.port is not None:
         return f"{old} {ends} first, because both listen on port {change.port}"
     if change.together is None:
