@@ -223,6 +223,7 @@ def test_an_unknown_piece_is_refused(script: ModuleType, capsys: pytest.CaptureF
     assert "no such piece: nope" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_pytest_runs_one_piece_and_leaves_out_what_is_listed(tmp_path: Path) -> None:
     """As the script calls it, with two processes: each collects, and one file has the results."""
     record, left_out = tmp_path / "results.jsonl", tmp_path / "left-out"

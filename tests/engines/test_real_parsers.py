@@ -247,6 +247,7 @@ def lines(candidate, context):
     return lines
 
 
+@pytest.mark.full
 @pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
 def test_vllm_parses_every_line(asked_vllm, lines):
