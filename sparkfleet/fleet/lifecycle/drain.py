@@ -68,8 +68,13 @@ def deployments_on(status: FleetStatus, node: str) -> tuple[DeploymentStatus, ..
 def _nodes(deployment: DeploymentStatus) -> set[str]:
     planned = deployment.plan.groups if deployment.plan is not None else ()
     reported = {rank.node for group in deployment.groups for rank in group.ranks}
+    # One that has left its first rung, and with it the rung's node, is not planned there any more.
+    at = {deployment.index_of(group.group): group.rung for group in deployment.groups}
     return {
-        node for group in planned for rung in group.ladder[:1] for node in rung.candidate.shape.nodes
+        node
+        for index, group in enumerate(planned)
+        for rung in group.ladder[at.get(index, 0) :][:1]
+        for node in rung.candidate.shape.nodes
     } | reported
 
 

@@ -11,7 +11,12 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, Infeasible
 from sparkfleet.fleet.deployments.apply import PreparedApply
 from sparkfleet.fleet.events import FactFound
-from sparkfleet.fleet.lifecycle.drain import PreparedDrain, carry_out_drain, prepare_drain
+from sparkfleet.fleet.lifecycle.drain import (
+    PreparedDrain,
+    carry_out_drain,
+    deployments_on,
+    prepare_drain,
+)
 from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change
@@ -129,3 +134,15 @@ def test_what_has_no_room_elsewhere_is_named_with_the_command_that_ends_it():
         == "`sparkfleet delete wide`, `sparkfleet delete pair`, then `sparkfleet drain spark3` again."
     )
     PreparedDrain("spark3", None, drained=False).require_movable()
+
+
+def test_a_group_that_has_left_the_node_of_its_first_rung_by_itself_is_not_on_that_node():
+    """The drain of a node without power, whose group had fallen back to another node, never ended."""
+    ladder = (rung(nodes=("spark1",)), rung(nodes=("spark2",)))
+    plan = deployment().plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})
+    fallen = report(rung=1).model_copy(update={"node": "spark2", "ranks": ()})
+    on = fleet(deployment(fallen).model_copy(update={"plan": plan}))
+    assert deployments_on(on, "spark1") == ()
+    assert [one.name for one in deployments_on(on, "spark2")] == ["big"]
+    first = fleet(deployment().model_copy(update={"plan": plan}))
+    assert [one.name for one in deployments_on(first, "spark1")] == ["big"]
