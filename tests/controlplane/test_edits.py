@@ -40,6 +40,7 @@ def state(world):
 async def test_a_restricted_key_changes_the_table_at_once_and_no_engine(world):
     await put(world, plan())
     await ready(world, 1)
+    await world.controller.keys.create("ux")
     after = await put(world, plan(), keys=("ux",))
     assert (after.generation, after.groups) == (2, (("tiny", 1, 0),))
     assert started(world) == [(1, 0)]

@@ -50,7 +50,9 @@ def test_a_rule_fires_for_no_other_reason_than_its_conditions(rule: Rule) -> Non
     """Without any one of the facts that it asks about, it is not certain any more."""
     for situation in rule.example.fires:
         for condition in rule.when:
-            fact = dict.fromkeys(("image_name", "image_tag", "image_tag_name"), "image").get(condition.fact, condition.fact)
+            fact = dict.fromkeys(("image_name", "image_tag", "image_tag_name"), "image").get(
+                condition.fact, condition.fact
+            )
             assert rule.applies(situation.model_copy(update={fact: None})) is Truth.UNKNOWN
 
 
