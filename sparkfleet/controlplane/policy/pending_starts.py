@@ -23,9 +23,11 @@ from sparkfleet.group.report import GroupPhase
 ASK_S = 60.0
 """Time for nodes to report their boot ids after a restart of the controller: an actor on each has to start for that."""
 
-SILENT_S = 60.0
-"""Time to wait for a silent node after a failed start. Ray declares a node without power dead after 55 s: five checks of
-ten seconds each."""
+RAY_GONE_S = 55.0
+"""Seconds until Ray counts a node without power as gone: five checks of ten seconds each."""
+
+SILENT_S = RAY_GONE_S + 5.0
+"""Time to wait for a silent node after a failed start."""
 
 
 def learn_boots(state: FleetState, now: Now) -> list[KnowBoots]:

@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 25.0
 """Serve replaces a replica after three checks without an answer: 75 s, when Ray has counted a node without power as gone
-(55 s). Before that Ray's GCS would reserve the replica's bundle on that node and wait 90 s for the answer, and it places one
-placement group at a time (2.60, gcs_placement_group_manager.cc): nothing in the fleet could start meanwhile."""
+(`RAY_GONE_S`). Before that Ray's GCS would reserve the replica's bundle on that node and wait 90 s for the answer, and it
+places one placement group at a time (2.60, gcs_placement_group_manager.cc): nothing in the fleet could start meanwhile."""
 BUNDLE = {"CPU": 0.001}
 """Ray resources of a rank: next to nothing, since the plan accounts for memory and GPU."""
 HUNG_S = 8.0

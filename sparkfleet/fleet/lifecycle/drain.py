@@ -6,6 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
+from sparkfleet.controlplane.policy.pending_starts import RAY_GONE_S
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
@@ -20,8 +21,7 @@ from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
 
-GONE = "once Ray counts the node as gone, which takes it 55 s; until then it could still serve"
-"""Ray checks a node five times before that, as `controlplane/policy/pending_starts.py` has it."""
+GONE = f"once Ray counts the node as gone, which takes it {RAY_GONE_S:.0f} s; until then it could still serve"
 
 IDLE_S = 5.0
 """Seconds for which a group reports no request before it counts as idle: it reads its engine's counters every two."""
