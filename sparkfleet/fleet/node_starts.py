@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.head_address import HeadAddress
-from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.fleet.node_programs import NodePrograms
@@ -148,15 +148,42 @@ class FleetLifecycle:
     async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.
 
+        A node that cannot be stopped, or reached, keeps no other one running.
+
         Raises:
-            ControlError: something could not be stopped.
+            SparkfleetError: some nodes could not be stopped: the first one's error, with all names. The others are stopped.
         """
         around = await surroundings_of(self._inventory, self._access.channels)
         require_free(self._inventory, around, verb="stops")
         down = self._programs.down
-        ended = [await down(self._inventory.head), *await asyncio.gather(*map(down, self._others()))]
+        names = [self._inventory.head, *self._others()]
+        ended = [
+            *await asyncio.gather(down(names[0]), return_exceptions=True),
+            *await asyncio.gather(*map(down, names[1:]), return_exceptions=True),
+        ]
+        failed = {name: one for name, one in zip(names, ended, strict=True) if isinstance(one, BaseException)}
+        if failed:
+            raise _not_stopped(failed, len(names) - len(failed), names[0])
         head = around.get(self._inventory.head, NodeSurroundings())
         return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
+
+
+def _not_stopped(failed: Mapping[str, BaseException], others: int, head: str) -> BaseException:
+    """The error of a `down` that did not stop some nodes, by name: the first one's, with what became of the `others`."""
+    first = next(iter(failed.values()))
+    if not isinstance(first, SparkfleetError):
+        return first
+    names, is_one = ", ".join(failed), len(failed) == 1
+    rest = f" {'The other one is' if others == 1 else f'The other {others} are'} stopped." if others else ""
+    first.means = f"{names} {'was' if is_one else 'were'} not stopped.{rest}"
+    if all(isinstance(one, NodeError) for one in failed.values()):
+        first.means += " Nothing runs on a node without power."
+        first.do = f"{first.do} Then run `sparkfleet down` again.".strip()
+        if head not in failed:
+            first.do += (
+                f" If {'it does' if is_one else 'they do'} not come back, remove {names} from the inventory."
+            )
+    return first
 
 
 async def _joined(client: FleetClient, held_until: float = 0.0) -> set[str]:

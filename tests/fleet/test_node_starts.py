@@ -6,6 +6,8 @@ import pytest
 from open_client import OpenClient
 
 from sparkfleet.controlplane.api.client_errors import Held
+from sparkfleet.errors import NodeError
+from sparkfleet.fleet import node_starts
 from sparkfleet.fleet.events import ignored
 from sparkfleet.fleet.node_starts import FleetLifecycle
 
@@ -58,3 +60,36 @@ async def test_a_joined_node_that_lacks_a_file_is_told_apart(lifecycle):
     client.spoilt = {"b": ("role.json cannot be used",)}
     assert await lifecycle.joined(client) == {"a": True, "b": False}
     assert await lifecycle.joined(client) == {"a": True}
+
+
+@pytest.mark.parametrize(
+    ("off", "means", "do"),
+    [
+        ("c", "c was not stopped. The other 2 are stopped.", "remove c from the inventory"),
+        ("a", "a was not stopped. The other 2 are stopped.", "Then run `sparkfleet down` again."),
+        ("bc", "b, c were not stopped. The other one is stopped.", "If they do not come back"),
+    ],
+)
+async def test_a_node_that_is_off_keeps_no_other_one_running(monkeypatch, off, means, do):
+    """With the head off, nothing was stopped anywhere."""
+    stopped = []
+
+    async def down(node):
+        if node in off:
+            raise NodeError(f"{node}: No machine answers at this address.", do="Switch it on.")
+        stopped.append(node)
+        return True
+
+    async def nobody(*_):
+        return {}
+
+    monkeypatch.setattr(node_starts, "surroundings_of", nobody)
+    monkeypatch.setattr(node_starts, "require_free", lambda *_, **__: None)
+    inventory = SimpleNamespace(nodes=dict.fromkeys("abc"), head="a")
+    access = SimpleNamespace(inventory=inventory, channels={})
+    with pytest.raises(NodeError) as error:
+        await FleetLifecycle(access, SimpleNamespace(down=down)).take_down()
+    assert stopped == [one for one in "abc" if one not in off]
+    assert error.value.means.startswith(means)
+    assert do in error.value.do
+    assert ("remove" in error.value.do) == ("a" not in off)
