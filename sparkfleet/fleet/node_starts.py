@@ -169,7 +169,7 @@ class FleetLifecycle:
 
 
 def _not_stopped(failed: Mapping[str, BaseException], others: int, head: str) -> BaseException:
-    """The error of a `down` that did not stop some nodes, by name: the first one's, with the number of the `others`, which are stopped."""
+    """The error of a `down` that did not stop some nodes, by name. `others`: the number of those that it stopped."""
     first = next(iter(failed.values()))
     if not isinstance(first, SparkfleetError):
         return first
