@@ -148,41 +148,37 @@ class FleetLifecycle:
     async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.
 
-        A node that cannot be stopped, or reached, keeps no other one running.
+        Another node that cannot be stopped, or reached, keeps none running.
 
         Raises:
-            SparkfleetError: some nodes could not be stopped: the first one's error, with all names. The others are stopped.
+            SparkfleetError: the head could not be stopped, and nothing was; or some of the others could not: the first one's
+                error, with all names.
         """
         around = await surroundings_of(self._inventory, self._access.channels)
         require_free(self._inventory, around, verb="stops")
         down = self._programs.down
         names = [self._inventory.head, *self._others()]
-        ended = [
-            *await asyncio.gather(down(names[0]), return_exceptions=True),
-            *await asyncio.gather(*map(down, names[1:]), return_exceptions=True),
-        ]
+        # A head that cannot be reached may work: it would start elsewhere what is stopped on the others.
+        ended = [await down(names[0]), *await asyncio.gather(*map(down, names[1:]), return_exceptions=True)]
         failed = {name: one for name, one in zip(names, ended, strict=True) if isinstance(one, BaseException)}
         if failed:
-            raise _not_stopped(failed, len(names) - len(failed), names[0])
+            raise _not_stopped(failed, len(names) - len(failed))
         head = around.get(self._inventory.head, NodeSurroundings())
         return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
 
 
-def _not_stopped(failed: Mapping[str, BaseException], others: int, head: str) -> BaseException:
+def _not_stopped(failed: Mapping[str, BaseException], others: int) -> BaseException:
     """The error of a `down` that did not stop some nodes, by name. `others`: the number of those that it stopped."""
     first = next(iter(failed.values()))
     if not isinstance(first, SparkfleetError):
         return first
     names, is_one = ", ".join(failed), len(failed) == 1
-    rest = f" {'The other one is' if others == 1 else f'The other {others} are'} stopped." if others else ""
-    first.means = f"{names} {'was' if is_one else 'were'} not stopped.{rest}"
+    rest = "The other one is" if others == 1 else f"The other {others} are"
+    first.means = f"{names} {'was' if is_one else 'were'} not stopped. {rest} stopped."
     if all(isinstance(one, NodeError) for one in failed.values()):
         first.means += " Nothing runs on a node without power."
-        first.do = f"{first.do} Then run `sparkfleet down` again.".strip()
-        if head not in failed:
-            first.do += (
-                f" If {'it does' if is_one else 'they do'} not come back, remove {names} from the inventory."
-            )
+        again = f"If {'it does' if is_one else 'they do'} not come back, remove {names} from the inventory."
+        first.do = f"{first.do} Then run `sparkfleet down` again. {again}".strip()
     return first
 
 
