@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import NamedTuple
 
 from sparkfleet.accuracy.accuracy import score
 from sparkfleet.accuracy.published import LEAST_REQUESTS, SERVABLE, PublishedRun, is_upper_bound, run_of
@@ -19,9 +20,36 @@ from sparkfleet.knowledge.published.evidence import PublishedEvidence, RunKey
 from sparkfleet.knowledge.published.factors import Factors
 
 
+class Doubling(NamedTuple):
+    """A combination that one source ran on `run.nodes` nodes and on twice as many, for one request."""
+
+    run: PublishedEvidence
+    """On the fewer nodes."""
+    gain: float
+    """The published gain over the predicted one."""
+
+
 def evidence_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[PublishedEvidence, ...]:
     """Published runs of engines that a deployment can have, by model, engine, method, format and nodes."""
     return tuple(counted(key, of_key, known) for key, of_key in runs_in(cases).items())
+
+
+def doublings_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[Doubling, ...]:
+    """Every combination that one source ran on a number of nodes and on twice that number, by source."""
+    of_source: dict[str, list[PublishedCase]] = defaultdict(list)
+    for case in cases:
+        of_source[case.source].append(case)
+    found = []
+    for _, own in sorted(of_source.items()):
+        runs = {
+            RunKey(one.model, one.family, one.engine, one.method, one.format, one.nodes): one
+            for one in evidence_in(own, known)
+        }
+        for key, run in runs.items():
+            wider = runs.get(key._replace(nodes=2 * key.nodes))
+            if wider is not None and run.off_alone is not None and wider.off_alone is not None:
+                found.append(Doubling(run, math.exp(wider.off_alone - run.off_alone)))
+    return tuple(found)
 
 
 def runs_in(cases: Iterable[PublishedCase]) -> Mapping[RunKey, Sequence[PublishedCase]]:

@@ -48,7 +48,8 @@ def history_lines(name: str, entries: Sequence[GenerationEntry]) -> list[str]:
         lines.append(f"  {one.generation:>3}   {when}   {one.who}   groups {', '.join(one.groups)}{now}")
         lines += [f"        {field}" for field in one.fields]
         if older is not None and not one.fields:
-            lines.append(f"        as generation {older.generation}: its engines were started again")
+            again = "" if one.groups == older.groups else ": its engines were started again"
+            lines.append(f"        as generation {older.generation}{again}")
     if not any(one.current for one in entries):
         lines.append(f"{name} was deleted; `sparkfleet rollback {name}` brings the newest generation back.")
     elif len(entries) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
@@ -20,8 +21,6 @@ from sparkfleet.group.group_name import required_group
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
-
-GONE = f"once Ray counts the node as gone, which takes it {RAY_GONE_S:.0f} s; until then it could still serve"
 
 IDLE_S = 5.0
 """Seconds for which a group reports no request before it counts as idle: it reads its engine's counters every two."""
@@ -159,10 +158,18 @@ async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None
                 )
             if not is_named and any(one.name == node and one.silent_s is not None for one in status.nodes):
                 is_named = True
-                names = ", ".join(one.name for one in left)
-                on_event(FactFound(line=f"{node} does not answer: {names} there counts as ended {GONE}."))
+                on_event(FactFound(line=_not_ended(node, left)))
             on_event(StepRunning(step=FleetStep.STOPPING, subjects=tuple(one.name for one in left)))
             await client.events(status.last_event, wait_s=WAIT_S)
+
+
+def _not_ended(node: str, left: Sequence[DeploymentStatus]) -> str:
+    """The reason for which a drain waits for a node that does not answer. `left`: the deployments with groups there."""
+    names = ", ".join(one.name for one in left)
+    return (
+        f"{node} does not answer: what {names} ran there counts as ended once Ray counts the node as gone, which takes"
+        f" {RAY_GONE_S:.0f} s; until then it may still serve."
+    )
 
 
 async def undrain_node(session: Session, node: str) -> None:

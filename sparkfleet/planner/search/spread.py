@@ -65,7 +65,8 @@ def as_on(fewer: Evaluation, more: Evaluation) -> Evaluation:
 
     A source's rates are off from the prediction by its texts and its build, on one node as on two: that it published none
     of two, or that another did, is nothing against two. The published gain of a doubling is 1.13 times the predicted one in
-    the mean of 15 pairs of one source each, and 0.9 times at worst: more nodes are one step, as another format is.
+    the mean of 15 pairs of one source each, and 0.89 times at worst (`scripts/evidence.py --doublings`): more nodes are one
+    step, as another format is.
     """
     case = more.sized.case
     if case.objective != "interactive" or any(is_measured(case, one.proposal) for one in (fewer, more)):

@@ -81,7 +81,7 @@ async def test_the_wait_for_a_node_without_power_has_its_reason():
     await carry_out_drain(session, nothing_to_move(session), sent.append)
     (fact,) = [one.line for one in sent if isinstance(one, FactFound)]
     assert fact.startswith(
-        "spark1 does not answer: big there counts as ended once Ray counts the node as gone"
+        "spark1 does not answer: what big ran there counts as ended once Ray counts the node as gone"
     )
 
 
