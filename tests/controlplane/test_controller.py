@@ -1,20 +1,14 @@
 import asyncio
-import sqlite3
 
 import pytest
 from control_values import deployment, plan
-from controller_world import diagnosed, report
+from controller_world import report
 from prometheus_client import generate_latest
 
-from sparkfleet.controlplane import controller as module
-from sparkfleet.controlplane import node_watch
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache
-from sparkfleet.controlplane.state.desired import Standing
-from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
-from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.units import GIB
@@ -132,46 +126,6 @@ async def test_pause_stops_everything_and_forgets_nothing(world):
     assert set(world.store.deployments.desired()) == {"tiny"}
 
 
-async def test_a_restarted_controller_keeps_quiet_until_groups_have_reported(world):
-    """A running model must not be published as not ready only because its group has not reported yet."""
-    await world.put()
-    await world.ready(1)
-    world.restarted()
-    await world.controller.reconcile()
-    assert (await world.table()).version == 0
-    await world.ready(1)
-    assert (await world.table()).models["tiny"].state == "ready"
-
-
-async def test_a_restarted_controller_publishes_nothing_until_ray_serve_has_listed_what_runs(world):
-    """Groups reported before the first list, and a table in which none serves was published: requests got 503."""
-    await world.put()
-    await world.ready(1)
-    world.restarted()
-    await world.controller.intake.report(report(phase=GroupPhase.READY))
-    await world.controller.keys.create("laptop")
-    assert (await world.table()).version == 0
-    await world.controller.reconcile()
-    assert (await world.table()).models["tiny"].groups[0].ready
-
-
-async def test_a_group_that_fell_silent_is_not_ready(world, monkeypatch):
-    await world.put()
-    await world.ready(1)
-    monkeypatch.setattr(report_cache, "STALE_S", 0.0)
-    monkeypatch.setattr(routing_publisher, "SETTLE_S", 0.0)
-    await world.controller.reconcile()
-    assert (await world.table()).models["tiny"].state == "starting"
-
-
-async def test_a_newer_table_wakes_a_waiting_gateway(world):
-    known = (await world.table()).version
-    waiting = asyncio.create_task(world.controller.gateways.table(known, wait_s=30))
-    await asyncio.sleep(0)
-    await world.put()
-    assert "tiny" in (await asyncio.wait_for(waiting, 5)).models
-
-
 async def test_an_event_wakes_a_waiting_watcher(world):
     waiting = asyncio.create_task(world.controller.event_log.events(0, None, wait_s=30))
     await asyncio.sleep(0)
@@ -229,78 +183,6 @@ async def test_metrics_and_targets_of_a_ready_group(world):
     ]
 
 
-async def test_a_round_that_fails_is_written_down_and_the_next_one_works(world, monkeypatch):
-    calls = []
-
-    async def fails_once():
-        calls.append(1)
-        if len(calls) == 1:
-            raise ConnectionError("Serve is away")
-        return ()
-
-    monkeypatch.setattr(world.apps, "list", fails_once)
-    monkeypatch.setattr(module, "TICK_S", 0.01)
-    running = asyncio.create_task(world.controller.run())
-    try:
-        events = await asyncio.wait_for(world.controller.event_log.events(0, None, wait_s=5), 6)
-        assert "Serve is away" in events[0].message
-        while len(calls) < 2:
-            await asyncio.sleep(0.01)
-    finally:
-        running.cancel()
-
-
-async def test_a_round_that_ray_serve_does_not_let_end_is_a_trouble_until_it_answers(world, monkeypatch):
-    """No message named a Serve controller that hung (stopped, in a loop), and nothing was restarted any more."""
-    answers = asyncio.Event()
-
-    async def hangs():
-        await answers.wait()
-        return ()
-
-    def trouble():
-        page = generate_latest(world.metrics.registry).decode()
-        return next(line for line in page.splitlines() if line.startswith("sparkfleet_controller_trouble "))
-
-    monkeypatch.setattr(world.apps, "list", hangs)
-    monkeypatch.setattr(module, "LIST_LATE_S", 0.2)
-    running = asyncio.create_task(world.controller.run())
-    await asyncio.sleep(0.05)
-    assert trouble().endswith(" 0.0")
-    await asyncio.sleep(0.3)
-    assert trouble().endswith(" 1.0")
-    assert "Ray Serve or Ray's GCS on the head does not answer" in world.controller.queries.status().trouble
-    answers.set()
-    await asyncio.sleep(0.05)
-    assert trouble().endswith(" 0.0")
-    running.cancel()
-
-
-async def test_a_full_disk_stops_the_work_only_as_long_as_it_is_full(world, monkeypatch):
-    """Nothing can be written down then, not even that."""
-    lists, full = [], sqlite3.OperationalError("database or disk is full")
-
-    async def fails_twice():
-        lists.append(1)
-        if len(lists) <= 2:
-            raise full
-        return ()
-
-    def refuses(*event):
-        raise full
-
-    monkeypatch.setattr(world.apps, "list", fails_twice)
-    monkeypatch.setattr(module, "TICK_S", 0.01)
-    with monkeypatch.context() as patched:
-        patched.setattr(world.store.events, "record", refuses)
-        running = asyncio.create_task(world.controller.run())
-        async with asyncio.timeout(5):
-            while len(lists) < 4:
-                await asyncio.sleep(0.01)
-    assert not running.done()
-    running.cancel()
-
-
 async def test_a_clock_that_was_set_back_lets_ray_serve_look_at_its_actors_again(world):
     """Its health checks are due by the wall clock: an actor that died was not replaced for two hours."""
     moment = [1000.0, 1000.0]
@@ -311,112 +193,6 @@ async def test_a_clock_that_was_set_back_lets_ray_serve_look_at_its_actors_again
         assert world.apps.renewed == renewed
     first, _ = (event.message for event in world.store.events.read() if event.kind == "clock")
     assert first == "the clock of the head was set back by 7205 s: Ray Serve's controller is restarted"
-
-
-async def test_ray_serve_that_could_not_be_restarted_is_restarted_in_the_next_round(world, monkeypatch):
-    moment = [1000.0, 1000.0]
-    world.controller = world.restarted(clocks=lambda: Now(unix=moment[0], steady=moment[1]))
-    await world.controller.reconcile()
-    moment[0] -= 60
-
-    async def fails():
-        raise ConnectionError("Serve is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(world.apps, "renew", fails)
-        await world.controller.round()
-    await world.controller.round()
-    await world.controller.round()
-    assert world.apps.renewed == 1
-
-
-async def test_a_disk_that_is_full_between_two_writes_of_a_decision_counts_no_failure_twice(
-    world, monkeypatch
-):
-    """The position on the ladder was stored and the start not: the next round counted the same failure again, and left the
-    rung."""
-    await world.put(rungs=2)
-    await world.controller.intake.report(diagnosed("transient"))
-    world.apps.become("tiny", 1, "failed")
-
-    def full(group):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(world.store.groups, "end_start", full)
-        await world.controller.round()
-    await world.controller.round()
-    assert world.store.groups.standings()["tiny", 1, 0] == Standing(tries=1)
-    assert world.rungs == [0, 0]
-
-
-async def test_a_command_that_failed_on_a_full_disk_has_changed_nothing(world, monkeypatch):
-    """There may be room for the change and none for its event: the change was carried out later, by a failed command."""
-    controller, store = world.controller, world.store
-    keys = controller.keys
-    await controller.commands.put(deployment(), plan(), "me")
-    await controller.commands.drain("other", "me")
-    await keys.create("mine")
-
-    def state():
-        return (
-            store.deployments.desired(),
-            store.drains.nodes(),
-            store.keys.all(),
-            store.identity(),
-            store.events.read(),
-        )
-
-    def refuses(*event, **fields):
-        raise sqlite3.OperationalError("database or disk is full")
-
-    before, told = state(), []
-    monkeypatch.setattr(store, "on_change", lambda: told.append(1))
-    commands = (
-        lambda: controller.commands.put(deployment(), plan(concurrency=8), "me", True),
-        lambda: controller.commands.put(deployment("b"), plan("b"), "me"),
-        lambda: controller.commands.remove(deployment().name, "me"),
-        lambda: controller.commands.drain("this", "me"),
-        lambda: controller.commands.undrain("other", "me"),
-        lambda: keys.create("yours"),
-        lambda: keys.limit("mine", KeyLimits(concurrent=1)),
-        lambda: keys.rotate("mine", 0.0),
-        lambda: keys.revoke("mine"),
-    )
-    for command in commands:
-        with monkeypatch.context() as patched:
-            patched.setattr(store.events, "record", refuses)
-            with pytest.raises(sqlite3.OperationalError, match="full"):
-                await command()
-        assert state() == before
-    assert not told
-    for number, command in enumerate(commands, 1):
-        await command()
-        assert len(told) == number
-        assert len(store.events.read()) == len(before[-1]) + number
-
-
-async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monkeypatch):
-    """Ray may be away for a moment. Nothing else would record that a node has left or come back."""
-    calls = []
-    look = world.nodes.look
-
-    async def fails_twice():
-        calls.append(1)
-        if len(calls) <= 2:
-            raise ConnectionError("Ray is away")
-        return await look()
-
-    monkeypatch.setattr(world.nodes, "look", fails_twice)
-    monkeypatch.setattr(node_watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(module, "TICK_S", 0.01)
-    running = asyncio.create_task(world.controller.run())
-    try:
-        events = await asyncio.wait_for(world.controller.event_log.events(0, None, wait_s=5), 6)
-    finally:
-        running.cancel()
-    assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]
-    assert len(calls) >= 3
 
 
 async def test_ranks_of_nobody_are_swept_before_a_deploy(world):
@@ -504,17 +280,6 @@ async def test_a_gateway_that_has_gone_quiet_is_not_shown(world, monkeypatch):
     assert [one.replica for one in world.controller.queries.status().gateways] == ["one"]
     monkeypatch.setattr(report_cache, "STALE_S", 0.0)
     assert world.controller.queries.status().gateways == ()
-
-
-async def test_who_is_told_ready_finds_it_in_the_table(world):
-    """No round is between the two: the next request after `apply` goes to the gateway at once."""
-    await world.put()
-    world.apps.become("tiny", 1, "running")
-    await world.controller.reconcile()
-    assert world.state == "starting"
-    await world.controller.intake.report(report(phase=GroupPhase.READY))
-    assert world.state == "ready"
-    assert (await world.table()).models["tiny"].state == "ready"
 
 
 @pytest.mark.parametrize("names", [("this",), ("this", "that")])
