@@ -11,7 +11,7 @@ import time
 import httpx
 import pytest
 import yaml
-from test_lifecycle import Load, engine_pid
+from served_tiny import Load, engine_pid
 
 pytestmark = [pytest.mark.full, pytest.mark.integration, pytest.mark.any_engine, pytest.mark.timeout(600)]
 
