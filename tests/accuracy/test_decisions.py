@@ -40,6 +40,18 @@ def test_the_page_has_the_table_in_its_place() -> None:
     assert script.BEGIN in script.PAGE.read_text()
 
 
+def test_the_table_with_less_evidence_can_be_left_as_it_is() -> None:
+    page = script.with_table("before\n", "| with less |\n\n| decisions |")
+    assert script.held_out(page) == "| with less |"
+    assert script.held_out(script.PAGE.read_text()).startswith("| left out of the evidence |")
+
+
+@pytest.mark.full  # scripts/check, which is for every change, leaves that table out
+def test_the_page_is_what_would_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["decisions.py", "--check"])
+    assert script.main() == 0
+
+
 def test_a_speed_that_no_spark_can_reach_is_not_the_best_published(tmp_path: Path) -> None:
     """51 tok/s without drafts of 10 billion active parameters in NVFP4 need 500 GB/s."""
     rows = [

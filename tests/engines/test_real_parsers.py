@@ -360,6 +360,7 @@ def draft_config(architecture, **fields):
     return {**CONFIG, "architectures": [architecture], "block_size": 8, "dflash_config": inner, **fields}
 
 
+@pytest.mark.full  # half a minute of vLLM's imports and one configuration of each draft; the pin of vLLM decides it
 @pytest.mark.xdist_group("vllm_parsers")
 @installed("vllm")
 def test_vllm_finds_the_class_of_a_draft_and_takes_both_depths(asked_vllm, candidate, context, tmp_path):

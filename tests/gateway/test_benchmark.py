@@ -79,6 +79,7 @@ async def test_a_contender_that_is_not_installed_is_reported() -> None:
     assert "sparkfleet" not in out
 
 
+@pytest.mark.full  # 480 requests of simulated engines by a real clock
 async def test_it_compares_the_choice_of_an_engine_with_that_of_other_routers() -> None:
     script = SCRIPT.parent / "routing.py"
     quick = ("--json", "--loads", "unlike", "agents", "--requests", "24", "--scale", "100")

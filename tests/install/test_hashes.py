@@ -121,6 +121,7 @@ async def test_no_code_of_a_package_runs_to_build_it(node, index, tmp_path):
     assert not (tmp_path / "it-ran").exists()
 
 
+@pytest.mark.full
 async def test_a_directory_of_wheels_is_its_owners(node, index, tmp_path):
     (tmp_path / "own").mkdir()
     put(tmp_path / "own", wheel("needed", says="built here"))

@@ -71,6 +71,7 @@ def test_a_node_gets_the_same_from_a_machine_without_ray(made, monkeypatch):
     assert release.__wrapped__() == made
 
 
+@pytest.mark.full  # in every change the fleet of two Sparks is installed so
 def test_pip_installs_the_wheel_and_runs_from_its_own(made, tmp_path):
     wheel, pip = tmp_path / made.wheel_name, tmp_path / "pip-any-py3-none-any.whl"
     wheel.write_bytes(made.wheel)

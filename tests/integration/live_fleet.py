@@ -86,11 +86,14 @@ class Fleet(FleetCommands):
     def apply(self, *files):
         """Apply, and take the key if this is the first time."""
         out = self.ok("apply", "--yes", *files)
-        found = re.search(r"sk-sf-\S+", out)
-        if found:
-            self.key = found.group()
+        self.take_key(out)
         self.endpoint = re.search(r"Endpoint: (\S+)", out).group(1)
         return out
+
+    def take_key(self, out):
+        """Use the key that a verb has printed, if it has created the first one."""
+        if found := re.search(r"sk-sf-\S+", out):
+            self.key = found.group()
 
     def chat(self, question, name="tiny"):
         """One question over the gateway, greedy."""

@@ -87,11 +87,8 @@ def test_two_ranks_say_what_one_says_and_talk_over_the_rails(fleet):
 
 
 @pytest.mark.parametrize("victim", [1, pytest.param(0, marks=[pytest.mark.full, pytest.mark.any_engine])])
-def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_whole(fleet, victim):
-    """The first of real vLLM, as the test before leaves it if there was one."""
-    spec = fleet.spec(TWO, real=True) if victim == 1 else fleet.anew(fleet.spec(TWO))
-    fleet.serve(spec)
-    before = pids(fleet)
+def test_any_rank_that_dies_under_load_ends_the_group_and_it_is_replaced_as_a_whole(served, victim):
+    fleet, before = served, pids(served)
     with Asking(fleet, "tiny") as asking:
         fleet.until(lambda: asking.ends["whole"] > 1, timeout=60)
         node = group(fleet)["ranks"][victim]["node"]

@@ -15,16 +15,20 @@ import anthropic
 import httpx
 import openai
 import pytest
-from live_fleet import TINY
+
+from sparkfleet.fleet.demo.demo import deployment_file
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _serving(fleet):
-    """`tiny` on real vLLM."""
-    fleet.apply(fleet.write("tiny.yaml", TINY))
+def demo(fleet):
+    """Output of README's first command, which replaces what the file before served: all tests ask its engine, real vLLM."""
+    out = fleet.ok("demo")
+    fleet.take_key(out)
+    fleet.apply(str(deployment_file()))
     fleet.until(lambda: fleet.deployment()["state"] == "ready" and len(fleet.deployment()["groups"]) == 1)
+    return out
 
 
 @pytest.fixture
@@ -264,19 +268,17 @@ def test_logs_follow(fleet):
         assert process.wait(20) == 130
 
 
-def test_the_demo_serves_its_model_and_asks_it(fleet):
-    """README's first command on a fleet that is up: by its own file, which replaces what this file serves."""
-    out = fleet.ok("demo")
-    words = " ".join(out.split())
-    assert re.search(r"starting the engine .+ first token .+ Time: \d", words), out
+def test_the_demo_serves_its_model_and_asks_it(fleet, demo):
+    words = " ".join(demo.split())
+    assert re.search(r"starting the engine .+ first token .+ Time: \d", words), demo
     assert fleet.start_phases() >= {"loading", "warming", "up"}, (
         "of the engine's own log, by which a start is shown"
     )
-    assert not re.search(r"\(APIServer|EngineCore|\bWARNING\b", out), "no line of an engine's log"
+    assert not re.search(r"\(APIServer|EngineCore|\bWARNING\b", demo), "no line of an engine's log"
     assert re.search(
         r'ask tiny "What is a DGX Spark\?" .*[a-z]{3,} [a-z]{2,}.* First answer after \d+ s: installing 0 s, apply \d+ s',
         words,
-    ), out
+    ), demo
     before = fleet.deployment()
     key = (fleet.paths.root / "demo.key").read_text().strip()
     assert chat(fleet, key)[0] == 200, "with the key that its curl line reads"

@@ -24,6 +24,8 @@ from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.lab.simulation.world import ServeFailedError
 
 NEVER = float("inf")
+SLOWER = ("forget_ended", "retire_unwanted", "keep_groups_up", "retire_replaced")
+"""Rules without which a violation takes the simulation longer than without the first one."""
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(4, 2), (2, 3), (3, 4)])
@@ -82,7 +84,7 @@ def test_a_controller_that_does_not_notice_a_clock_that_was_set_back_is_found(se
 
 
 @pytest.mark.parametrize(
-    "rule", ["forget_ended", "retire_unwanted", "start_missing", "keep_groups_up", "retire_replaced"]
+    "rule", ["start_missing", *(pytest.param(one, marks=pytest.mark.full) for one in SLOWER)]
 )
 def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     """Without this nobody would know that the invariants can fail."""
@@ -94,6 +96,7 @@ def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_a_group_that_fails_at_each_restart_and_is_left_at_its_rung_is_found(monkeypatch):
     kinds = {"rung does not start", "engine died", "applied"}
     monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
@@ -197,6 +200,7 @@ def test_a_policy_that_does_not_count_starts_that_take_nodes_down_is_found(monke
     )
 
 
+@pytest.mark.full
 def test_a_policy_that_starts_a_dying_engine_without_end_is_found(monkeypatch):
     monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in ("applied", "edited")})
     only(monkeypatch, "rung dies again and again")
