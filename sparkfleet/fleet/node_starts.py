@@ -12,7 +12,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
-from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.fleet.nodes.node_set import other_nodes
@@ -84,6 +84,8 @@ class FleetLifecycle:
                 for name in nodes[1:]
             ),
         )
+        if begun_by := begun[0].get("begun_by"):
+            on_event(FactFound(line=f"{begun_by} is starting this fleet already; this waits for that start."))
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
         )

@@ -55,6 +55,9 @@ from sparkfleet.runtime.process import ProcessRuntime
 log = logging.getLogger(__name__)
 
 STOP_S = 60.0
+JOINING_S = 60.0
+"""Age up to which Ray of a node may still be joining. `up` waits for longer (`JOIN_S`), so that its repetition starts Ray
+anew that did not."""
 
 
 def prepare(request: UpRequest) -> Prepared:
@@ -129,6 +132,8 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
     Args:
         request: the node's role.
         resumed: leave Ray to run on if it was started for the same role: only its watchdog has ended.
+
+    Ray that another `up` has just started for the same role is left to run on in any case.
     """
     paths = request.paths
     paths.create()
@@ -139,7 +144,8 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
     )
     argv = ray_worker_argv(paths, request.ray, request.host, request.node)
     with alone(paths):
-        if resumed and (left := left_worker(paths, argv)) is not None:
+        left = left_worker(paths, argv)
+        if left is not None and (resumed or left.age_s() < JOINING_S):
             return left
         await clear_leftovers(paths)
         shutil.rmtree(paths.run / "ray", ignore_errors=True)
