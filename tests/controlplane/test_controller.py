@@ -9,6 +9,7 @@ from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.units import GIB
@@ -162,6 +163,24 @@ async def test_a_deployment_whose_keys_are_all_revoked_says_so_while_its_engine_
     assert shown.state == "ready"
     assert "lists laptop, phone under `keys:`" in shown.detail
     assert "`sparkfleet keys create laptop`" in shown.detail
+
+
+async def test_a_deployment_whose_keys_have_expired_is_named_while_its_engine_is_ready(world):
+    """Expired keys counted as usable, so that nothing named the reason of every 401."""
+    for name in ("laptop", "phone"):
+        await world.controller.keys.create(name, KeyLimits(expires=86400.0))
+    spec = deployment().model_copy(update={"keys": ("tablet", "laptop", "phone")})
+    desired, _ = await world.controller.commands.put(spec, plan(), "me")
+    await world.controller.reconcile()
+    await world.ready(desired.generation)
+    (shown,) = world.controller.queries.status().deployments
+    assert shown.state == "ready"
+    assert "lists tablet, laptop, phone under `keys:`" in shown.detail
+    assert "laptop expired on 1970-01-02" in shown.detail
+    assert "`sparkfleet keys limit laptop --expires 90d`" in shown.detail
+    await world.controller.keys.limit("phone", KeyLimits())
+    (shown,) = world.controller.queries.status().deployments
+    assert shown.detail == ""
 
 
 async def test_metrics_and_targets_of_a_ready_group(world):
