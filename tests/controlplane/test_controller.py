@@ -111,6 +111,21 @@ async def test_delete_retires_and_forgets(world):
     assert world.controller.queries.status().deployments == ()
 
 
+async def test_the_end_of_a_group_is_one_event_although_serve_lists_it_as_running_for_a_moment(world):
+    """`delete` printed it twice."""
+    await world.put()
+    await world.ready(1)
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.reconcile()
+    world.apps.finish()
+    await world.controller.reconcile()
+    events = await world.controller.event_log.events(0, "tiny", 0)
+    ends = [event.message for event in events if event.kind == "retire"]
+    assert ends == ["no longer wanted"]
+
+
 async def test_delete_of_something_that_is_not_there_names_what_is(world):
     await world.put()
     with pytest.raises(ControlError, match='"nope"') as caught:
