@@ -139,13 +139,18 @@ class FleetLifecycle:
     async def joined(self, client: FleetClient) -> dict[str, bool]:
         """Nodes that are part of the fleet; True for each whose next start lacks nothing. `client` is not entered.
 
+        False for the head after a `down` that did not end: its controller keeps every group stopped.
+
         Raises ControlError if the fleet was started with other nodes than those of the inventory.
         """
         async with client.again() as asking:
             status = await asking.fleet()
         if (error := other_nodes(self._inventory, status)) is not None:
             raise error
-        return {node.name: not node.spoilt for node in status.nodes if node.joined}
+        stopped = {self._inventory.head} if status.paused else set()
+        return {
+            node.name: not node.spoilt and node.name not in stopped for node in status.nodes if node.joined
+        }
 
     async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.

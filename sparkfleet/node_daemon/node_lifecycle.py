@@ -94,6 +94,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         if client is None:
             client = await _with_a_controller(paths, request)
         if client is not None:
+            await _resume(client)
             return client.address, None
         if request.beside:
             shutil.rmtree(paths.gcs, ignore_errors=True)
@@ -274,6 +275,15 @@ async def _with_a_controller(paths: FleetPaths, request: UpRequest) -> FleetClie
     if client is None:
         raise no_answer(paths)
     return client
+
+
+async def _resume(client: FleetClient) -> None:
+    """Lets the groups run again that a `down` has stopped which did not end."""
+    try:
+        async with client:
+            await client.resume()
+    except ControlError as error:
+        log.warning("groups that a `down` has stopped stay so: %s", error)
 
 
 async def _answering(paths: FleetPaths) -> None:

@@ -142,6 +142,23 @@ async def test_pause_stops_everything_and_forgets_nothing(world):
     assert set(world.store.deployments.desired()) == {"tiny"}
 
 
+async def test_what_a_down_has_stopped_that_was_interrupted_runs_again_after_up(world):
+    """`status` had nothing deployed, and `up` changed nothing: every group was stopped until the next restart."""
+    await world.put()
+    await world.ready(1)
+    world.controller.commands.pause()
+    await world.controller.reconcile()
+    world.apps.finish()
+    await world.controller.reconcile()
+    shown = world.controller.queries.status()
+    assert (shown.paused, shown.deployments) == (True, ())
+    world.controller.commands.resume()
+    await world.controller.reconcile()
+    shown = world.controller.queries.status()
+    assert (shown.paused, [one.name for one in shown.deployments]) == (False, ["tiny"])
+    assert world.apps.apps["tiny", 1, 0].status == "starting"
+
+
 async def test_an_event_wakes_a_waiting_watcher(world):
     waiting = asyncio.create_task(world.controller.event_log.events(0, None, wait_s=30))
     await asyncio.sleep(0)

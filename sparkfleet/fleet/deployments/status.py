@@ -217,12 +217,24 @@ async def delete_deployment(
 async def find_now(client: FleetClient, name: str) -> DeploymentStatus:
     """A deployment by its name. Raises ControlError if there is none: one that was deleted is named as such."""
     status = await client.fleet()
+    if status.named(name) is None:
+        require_not_paused(status)
     if status.named(name) is None and await client.history(name):
         raise ControlError(
             f"{name} was deleted.",
             do=f"`sparkfleet rollback {name}` brings it back, `sparkfleet history {name}` lists its generations.",
         )
     return find(status, name)
+
+
+def require_not_paused(status: FleetStatus) -> None:
+    """Raises ControlError while the fleet is taken down, also after a `down` that did not end."""
+    if status.paused:
+        raise ControlError(
+            f"Fleet {status.fleet} is being taken down, or a `sparkfleet down` did not end.",
+            means="Nothing that was applied runs, and nothing was changed.",
+            do="`sparkfleet up` starts all of it again, `sparkfleet down` stops the rest.",
+        )
 
 
 def find(status: FleetStatus, name: str) -> DeploymentStatus:

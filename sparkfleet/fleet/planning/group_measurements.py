@@ -76,7 +76,7 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
 
 
 NOT_MEASURED = "speed not measured yet: it is once no other engine of its nodes starts or is measured"
-NEVER_MEASURED = "the speed of a custom workload is not measured: its API is not known"
+NEVER_MEASURED = "no speed, as the API of a custom workload is not known"
 
 
 def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:

@@ -206,7 +206,7 @@ class TestWords:
         """It was promised for later."""
         apply.print_outcome({"m": running(spec, plan, report(engine="custom", measured={}))})
         first = capsys.readouterr().out.splitlines()[0]
-        assert first == "m is ready: the speed of a custom workload is not measured: its API is not known"
+        assert first == "m is ready: no speed, as the API of a custom workload is not known"
 
     def test_describe_shows_it(self, spec, plan, capsys):
         describe._show(running(spec, plan, report()), [])
