@@ -36,7 +36,7 @@ async def _uninstall(session: Session, yes: bool, caches: bool) -> int:
         confirm(f"Remove fleet {session.inventory.fleet} from these machines?", yes)
         found = await uninstall_nodes(session, "remove", caches=caches)
         count = sum(len(one.found) for one in found.machines.values())
-        console.print(f"Removed {count} directories.")
+        console.print(f"Removed {count} {'directory' if count == 1 else 'directories'}.")
         if not found.left:
             console.print("`pip uninstall sparkfleet` removes the command line.")
     else:
