@@ -56,8 +56,8 @@ log = logging.getLogger(__name__)
 
 STOP_S = 60.0
 JOINING_S = 60.0
-"""Age up to which Ray of a node may still be joining. `up` waits for longer (`JOIN_S`), so that its repetition starts Ray
-anew that did not."""
+"""Age up to which Ray of a node may still be joining. `up` waits for longer (`JOIN_S`), so that its repetition ends one
+that has not joined by then, and starts another."""
 
 
 def prepare(request: UpRequest) -> Prepared:

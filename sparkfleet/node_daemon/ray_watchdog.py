@@ -234,7 +234,7 @@ def _begin(paths: FleetPaths, role: Role, *, resumed: bool = False) -> dict[str,
 def _begun_by(paths: FleetPaths, role: Role) -> str | None:
     """Origin of the start of this role that is under way, "" on a node that is not the head; None if there is none.
 
-    Deployments do not count: whoever applies sends them to the controller, too, once it answers.
+    Deployments do not count: the command that applies them sends them to the controller, too, once it answers.
     """
     try:
         stored = read_role(paths)
