@@ -71,10 +71,9 @@ async def _require_down(session: Session) -> None:
     try:
         client = await session.find_controller()
     except UnreachableError as error:
-        error.means = "It is not known if the fleet is up, so nothing was removed."
         error.do += (
-            f" If {session.inventory.head} does not come back, remove it from the inventory, with another node as"
-            " `head:`; then `sparkfleet uninstall`."
+            f"\nNothing was removed. If {session.inventory.head} does not come back, remove it from the inventory, with"
+            " another node as `head:`; then `sparkfleet uninstall`."
         )
         raise
     if client is not None:

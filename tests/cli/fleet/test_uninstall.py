@@ -83,6 +83,6 @@ def test_without_the_head_nothing_is_removed(run, tmp_path):
     )
     code, _, err = run("--yes")
     assert code == 4
-    assert "nothing was removed" in err
+    assert "Nothing was removed" in err
     assert "another node as `head:`" in err
     assert (tmp_path / ".local/state/sparkfleet/un").exists()
