@@ -16,7 +16,7 @@ WORDS: Mapping[str, str] = {
     "up": "Interrupted. Nodes that are starting go on: `sparkfleet status --watch` follows them.\n"
     "`sparkfleet up` starts what is missing.",
     "down": "Interrupted. Some of the fleet may be stopped, the rest of it serves on: `sparkfleet status` shows which.\n"
-    "`sparkfleet down` stops the rest.",
+    "`sparkfleet down` stops the rest, `sparkfleet up` starts all of it again.",
     "delete": "Interrupted. If the deletion was accepted, it goes on: `sparkfleet status --watch` follows it.",
     "move-head": "Interrupted. `sparkfleet status` shows where the head is; `sparkfleet move-head` continues.",
     "upgrade": "Interrupted. Engines go on. `sparkfleet upgrade` begins again; if the fleet is down, `sparkfleet up` with\n"

@@ -127,6 +127,7 @@ class Effects:
         match action:
             case StartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
                 await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
+                self._event_log.settle(name_of(group))
                 await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
                 self._keep(action)
                 await self._apps.deploy(launch)
@@ -139,7 +140,8 @@ class Effects:
                 if not await self._leave(group):
                     return  # it is decided again in the next round
                 if isinstance(action, RetireGroup):  # the end of a given-up one has its event
-                    await self._event_log.record(*group[:2], name_of(group), "retire", action.reason)
+                    # Serve may still list it as running in the next round, in which its end is decided again.
+                    await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
                 await self._apps.retire(*group)
 
     async def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch | None:

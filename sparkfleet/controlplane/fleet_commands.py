@@ -143,3 +143,8 @@ class FleetCommands:
         """Stops every group and keeps the desired state, for `sparkfleet down`."""
         self._fleet.paused = True
         self._wake()
+
+    def resume(self) -> None:
+        """Lets the groups run again, after a `sparkfleet down` that did not end."""
+        self._fleet.paused = False
+        self._wake()

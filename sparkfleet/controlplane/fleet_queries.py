@@ -64,6 +64,7 @@ class FleetQueries:
             drained=self._store.drains.nodes(),
             drained_groups=self._store.drains.groups(),
             deployments=self._gateways.snapshot(self._fleet.running()).deployments(),
+            paused=self._fleet.paused,
             last_event=self._store.events.last_id(),
             trouble=self._failures.reported(),
             warnings=(

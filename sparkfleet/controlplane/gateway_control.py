@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
@@ -15,6 +16,7 @@ from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.access.keys import is_expired, may_infer
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
@@ -145,7 +147,7 @@ class GatewayControl:
             running=running or {},
             stranded={name: _stranded(state, one) for name, one in state.to_run.items()},
             lost={name: _lost(state, one, lost) for name, one in state.to_run.items()},
-            keyless=_keyless(state, fleet.store.keys.all()),
+            keyless=_keyless(state, fleet.store.keys.all(), fleet.clocks().unix),
             ready_at=fleet.forecast.ready_at(),
             drained={one.group for one in fleet.store.drains.groups()},
         )
@@ -163,15 +165,30 @@ def _stranded(state: FleetState, desired: Desired) -> str:
     )
 
 
-def _keyless(state: FleetState, keys: Collection[KeyEntry]) -> dict[str, str]:
-    """Deployments that list keys of which none is left, in words."""
-    usable = {key.name for key in keys if key.limits.inference}
-    return {
-        name: f"nobody may use it: its file lists {', '.join(listed)} under `keys:`, and no such key exists;"
-        f" `sparkfleet keys create {listed[0]}` makes one"
-        for name, one in state.to_run.items()
-        if (listed := one.spec.keys) and usable.isdisjoint(listed)
-    }
+def _keyless(state: FleetState, keys: Collection[KeyEntry], now: float) -> dict[str, str]:
+    """Deployments that list keys of which none is left that may use them, in words. `now`: Unix seconds."""
+    usable = {key.name for key in keys if may_infer(key, now)}
+    expired = {key.name: key for key in keys if is_expired(key, now)}
+    found = {}
+    for name, one in state.to_run.items():
+        if not (listed := one.spec.keys) or not usable.isdisjoint(listed):
+            continue
+        old = next(filter(None, map(expired.get, listed)), None)
+        found[name] = f"nobody may use it: its file lists {', '.join(listed)} under `keys:`, and " + (
+            f"no such key exists; `sparkfleet keys create {listed[0]}` makes one"
+            if old is None
+            else f"none of them is valid: {_expiry(old)}"
+        )
+    return found
+
+
+def _expiry(key: KeyEntry) -> str:
+    assert key.limits.expires is not None
+    date = datetime.fromtimestamp(key.limits.expires, UTC).strftime("%Y-%m-%d")
+    return (
+        f"{key.name} expired on {date}; `sparkfleet keys limit {key.name} --expires 90d`, with its other limits,"
+        " makes it valid again"
+    )
 
 
 def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str:

@@ -21,7 +21,7 @@ class ObservedFleet:
 
     def __init__(self, store: Store, here: NodeReport, clocks: Clocks) -> None:
         self.store = store
-        self._clocks = clocks
+        self.clocks = clocks
         self.apps: tuple[App, ...] = ()
         """Groups that exist, as they were listed last."""
         self.is_listed = False
@@ -35,7 +35,7 @@ class ObservedFleet:
 
     def see_nodes(self, nodes: Collection[NodeReport], began: float) -> None:
         """Takes a reading of the nodes; `began` is its start, on the monotonic clock."""
-        now = self._clocks()
+        now = self.clocks()
         self.nodes = self.nodes.seen(nodes, began, now)
         # At once: if a node goes down before the next round, its boot would never be known.
         for known in learn_boots(FleetState(starts=self.store.groups.starts(), nodes=self.nodes), now):

@@ -162,6 +162,7 @@ class NodePrograms:
             fleet=self._inventory.fleet,
             state_dir=self._access.state_dir(self._inventory.head),
             inventory=self._inventory,
+            who=who(),
             apply=tuple(apply),
         )
 

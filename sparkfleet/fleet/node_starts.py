@@ -12,7 +12,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
-from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.fleet.nodes.node_set import other_nodes
@@ -84,6 +84,8 @@ class FleetLifecycle:
                 for name in nodes[1:]
             ),
         )
+        if begun_by := begun[0].get("begun_by"):
+            on_event(FactFound(line=f"{begun_by} is starting this fleet already; this waits for that start."))
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
         )
@@ -137,13 +139,18 @@ class FleetLifecycle:
     async def joined(self, client: FleetClient) -> dict[str, bool]:
         """Nodes that are part of the fleet; True for each whose next start lacks nothing. `client` is not entered.
 
+        False for the head after a `down` that did not end: its controller keeps every group stopped.
+
         Raises ControlError if the fleet was started with other nodes than those of the inventory.
         """
         async with client.again() as asking:
             status = await asking.fleet()
         if (error := other_nodes(self._inventory, status)) is not None:
             raise error
-        return {node.name: not node.spoilt for node in status.nodes if node.joined}
+        stopped = {self._inventory.head} if status.paused else set()
+        return {
+            node.name: not node.spoilt and node.name not in stopped for node in status.nodes if node.joined
+        }
 
     async def take_down(self) -> TakenDown:
         """Stop everything on every node, the head first, so that it can end the groups in order.

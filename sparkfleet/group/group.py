@@ -122,6 +122,8 @@ class Group:
         """The failure of its last health check, in words: a custom workload has no counters."""
         self._misplaced = ""
         """The wrong address that a custom workload listens on, in words."""
+        self._stops = False
+        """True once it is being stopped, or released: a start that is under way fails by that, and reports no failure."""
         self.ended = ""
         """Reason of the engine's end; "" while it runs."""
 
@@ -185,12 +187,13 @@ class Group:
             with contextlib.suppress(NodeError, TimeoutError):
                 async with asyncio.timeout(ANSWER_S):
                     statuses = await self._ranks.statuses()
-        except SparkfleetError as error:
-            await self._fail(error)
-            raise
         except Exception as error:
-            failure = _unexpected(error)
+            if self._stops:
+                raise EngineError("It was stopped while it was starting.") from error
+            failure = error if isinstance(error, SparkfleetError) else _unexpected(error)
             await self._fail(failure)
+            if failure is error:
+                raise
             raise failure from error
         self._reports.enter(
             GroupPhase.READY,
@@ -239,6 +242,7 @@ class Group:
 
         An engine that is still wanted runs on, without a wait, for the next actor of this group.
         """
+        self._stops = True
         failed = self._reports.last.phase is GroupPhase.FAILED  # its last report must be the reason
         if not failed and await self._wanted():
             await self._release(RELEASED)

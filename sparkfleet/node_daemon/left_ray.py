@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -37,6 +38,11 @@ class LeftRay:
     def poll(self) -> int | None:
         """See `RayProcess`."""
         return None if processes.process(self._process.pid) == self._process else 0
+
+    def age_s(self) -> float:
+        """Seconds since its start."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self._process.started / ticks
 
 
 @contextlib.contextmanager

@@ -55,6 +55,9 @@ from sparkfleet.runtime.process import ProcessRuntime
 log = logging.getLogger(__name__)
 
 STOP_S = 60.0
+JOINING_S = 60.0
+"""Age up to which Ray of a node may still be joining. `up` waits for longer (`JOIN_S`), so that its repetition ends one
+that has not joined by then, and starts another."""
 
 
 def prepare(request: UpRequest) -> Prepared:
@@ -91,6 +94,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         if client is None:
             client = await _with_a_controller(paths, request)
         if client is not None:
+            await _resume(client)
             return client.address, None
         if request.beside:
             shutil.rmtree(paths.gcs, ignore_errors=True)
@@ -129,6 +133,8 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
     Args:
         request: the node's role.
         resumed: leave Ray to run on if it was started for the same role: only its watchdog has ended.
+
+    Ray that another `up` has just started for the same role is left to run on in any case.
     """
     paths = request.paths
     paths.create()
@@ -139,7 +145,8 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
     )
     argv = ray_worker_argv(paths, request.ray, request.host, request.node)
     with alone(paths):
-        if resumed and (left := left_worker(paths, argv)) is not None:
+        left = left_worker(paths, argv)
+        if left is not None and (resumed or left.age_s() < JOINING_S):
             return left
         await clear_leftovers(paths)
         shutil.rmtree(paths.run / "ray", ignore_errors=True)
@@ -268,6 +275,15 @@ async def _with_a_controller(paths: FleetPaths, request: UpRequest) -> FleetClie
     if client is None:
         raise no_answer(paths)
     return client
+
+
+async def _resume(client: FleetClient) -> None:
+    """Lets the groups run again that a `down` has stopped which did not end."""
+    try:
+        async with client:
+            await client.resume()
+    except ControlError as error:
+        log.warning("groups that a `down` has stopped stay so: %s", error)
 
 
 async def _answering(paths: FleetPaths) -> None:

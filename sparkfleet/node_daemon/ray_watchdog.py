@@ -23,7 +23,7 @@ from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.node_daemon.error_answer import error_answer
-from sparkfleet.node_daemon.left_ray import RayProcess, left_ray, watchdog_lock
+from sparkfleet.node_daemon.left_ray import LeftRay, RayProcess, left_ray, watchdog_lock
 from sparkfleet.node_daemon.node_lifecycle import alone
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head, write_role
 from sparkfleet.remote.atomic_write import write_atomically
@@ -44,10 +44,15 @@ LIMIT_S = 60.0
 """Seconds between two looks at the sizes of logs."""
 WATCH_S = 2.0
 """Seconds between two readings of the role on a node that is not the head."""
+START_S = 180.0
+"""A start without an outcome that began longer ago has hung: another one ends it."""
 
 
 def begin_up(request: UpRequest) -> dict[str, str]:
-    """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot."""
+    """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot.
+
+    The same start that is under way goes on, and the answer has its origin (`begun_by`).
+    """
     paths = request.paths
     require_no_other_head(paths)
     _after_a_stop(paths)
@@ -139,6 +144,8 @@ async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
             if first:
                 return 1
         else:
+            if isinstance(ray, LeftRay) and not alone:  # another watchdog has just started it
+                return 0
             if ray is None:  # it runs already: another watchdog keeps it, or has left it
                 ray = await asyncio.to_thread(left_ray, paths) if alone else None
                 if ray is None:
@@ -215,10 +222,37 @@ async def _ended(ray: RayProcess) -> int:
 
 def _begin(paths: FleetPaths, role: Role, *, resumed: bool = False) -> dict[str, str]:
     paths.create()
-    if not resumed:
-        paths.outcome.unlink(missing_ok=True)
-    write_role(paths, role)
-    return {"outcome": str(paths.outcome), "comes_back": start_watchdog(paths, role)}
+    begun_by = _begun_by(paths, role)
+    if begun_by is None:
+        if not resumed:
+            paths.outcome.unlink(missing_ok=True)
+        write_role(paths, role)
+    comes_back = start_watchdog(paths, role, again=begun_by is None)
+    return {"outcome": str(paths.outcome), "comes_back": comes_back, "begun_by": begun_by or ""}
+
+
+def _begun_by(paths: FleetPaths, role: Role) -> str | None:
+    """Origin of the start of this role that is under way, "" on a node that is not the head; None if there is none.
+
+    Deployments do not count: the command that applies them sends them to the controller, too, once it answers.
+    """
+    try:
+        stored = read_role(paths)
+        began = paths.role.stat().st_mtime
+    except (ControlError, OSError):
+        return None
+    if stored is None or paths.outcome.exists() or time.time() - began > START_S:
+        return None
+    if _bare(stored) != _bare(role):
+        return None
+    return stored.up.who if stored.up is not None else ""
+
+
+def _bare(role: Role) -> Role:
+    """The role without its origin and its deployments."""
+    if role.up is None:
+        return role
+    return role.model_copy(update={"up": role.up.model_copy(update={"who": "", "apply": ()})})
 
 
 def resume(paths: FleetPaths) -> None:
@@ -231,10 +265,17 @@ def resume(paths: FleetPaths) -> None:
         service_manager.stop(paths.label)
 
 
-def start_watchdog(paths: FleetPaths, role: Role) -> str:
-    """Starts the watchdog of a role that is stored; returns the service that starts it after a reboot, "" for none."""
+def start_watchdog(paths: FleetPaths, role: Role, *, again: bool = True) -> str:
+    """Starts the watchdog of a role that is stored; returns the service that starts it after a reboot, "" for none.
+
+    Args:
+        paths: the fleet's directories.
+        role: of this node.
+        again: end one that runs.
+    """
     argv = node_command(role.python, "keep", str(paths.root))
-    return service_manager.start(paths.label, argv, {LABEL: paths.label}, paths.logs / "boot.log")
+    log_file = paths.logs / "boot.log"
+    return service_manager.start(paths.label, argv, {LABEL: paths.label}, log_file, again=again)
 
 
 def taken_down() -> ControlError:

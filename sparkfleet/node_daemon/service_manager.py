@@ -23,7 +23,7 @@ _NO_CRONTAB = ("no crontab", "No such file")
 """Words of crontab for a user who has none: cronie's and vixie-cron's, busybox's."""
 
 
-def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) -> str:
+def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *, again: bool = True) -> str:
     """Starts the watchdog; returns the service that starts it after a reboot, "" for none.
 
     Args:
@@ -31,6 +31,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
         argv: the watchdog's command.
         env: set on top of the environment.
         log: file for its output. systemd keeps it in the journal.
+        again: systemd ends one that runs. Without systemd it is left to the watchdog that starts.
 
     Raises:
         ControlError: systemd is available and refuses the unit.
@@ -38,7 +39,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path) ->
     # cron's own is /usr/bin:/bin, systemd's has no directory of a home: a program that `up` has found would be missing.
     env = {"PATH": os.environ.get("PATH", os.defpath), **env}
     if _has_systemd():
-        _enable_unit(label, argv, env)
+        _enable_unit(label, argv, env, "restart" if again else "start")
         return "systemd"
     spawn(argv, env, log)
     lines = (_cron_line(label, argv, env | path) for path in ({}, {"PATH": USUAL_PATH}))
@@ -91,7 +92,7 @@ def _has_cron() -> bool:
     return bool(shutil.which("crontab")) and any(path.exists() for path in CRON_PIDS)
 
 
-def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
+def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str], verb: str) -> None:
     path = _unit_path(label)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(unit_text(label, argv, env))
@@ -99,7 +100,7 @@ def _enable_unit(label: str, argv: Sequence[str], env: Mapping[str, str]) -> Non
     _call("systemctl", "--user", "daemon-reload")
     done = _call("systemctl", "--user", "enable", _unit_name(label))
     if done.returncode == 0:
-        done = _call("systemctl", "--user", "restart", _unit_name(label))
+        done = _call("systemctl", "--user", verb, _unit_name(label))
     if done.returncode != 0:
         raise ControlError(
             f"systemd refused {_unit_name(label)}: {done.stderr.strip()[-300:]}",

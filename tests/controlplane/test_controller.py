@@ -9,6 +9,7 @@ from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.planner.types.plan import GroupShape
 from sparkfleet.units import GIB
@@ -110,6 +111,21 @@ async def test_delete_retires_and_forgets(world):
     assert world.controller.queries.status().deployments == ()
 
 
+async def test_the_end_of_a_group_is_one_event_although_serve_lists_it_as_running_for_a_moment(world):
+    """`delete` printed it twice."""
+    await world.put()
+    await world.ready(1)
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    world.apps.become("tiny", 1, "running")
+    await world.controller.reconcile()
+    world.apps.finish()
+    await world.controller.reconcile()
+    events = await world.controller.event_log.events(0, "tiny", 0)
+    ends = [event.message for event in events if event.kind == "retire"]
+    assert ends == ["no longer wanted"]
+
+
 async def test_delete_of_something_that_is_not_there_names_what_is(world):
     await world.put()
     with pytest.raises(ControlError, match='"nope"') as caught:
@@ -124,6 +140,23 @@ async def test_pause_stops_everything_and_forgets_nothing(world):
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
     assert set(world.store.deployments.desired()) == {"tiny"}
+
+
+async def test_what_a_down_has_stopped_that_was_interrupted_runs_again_after_up(world):
+    """`status` had nothing deployed, and `up` changed nothing: every group was stopped until the next restart."""
+    await world.put()
+    await world.ready(1)
+    world.controller.commands.pause()
+    await world.controller.reconcile()
+    world.apps.finish()
+    await world.controller.reconcile()
+    shown = world.controller.queries.status()
+    assert (shown.paused, shown.deployments) == (True, ())
+    world.controller.commands.resume()
+    await world.controller.reconcile()
+    shown = world.controller.queries.status()
+    assert (shown.paused, [one.name for one in shown.deployments]) == (False, ["tiny"])
+    assert world.apps.apps["tiny", 1, 0].status == "starting"
 
 
 async def test_an_event_wakes_a_waiting_watcher(world):
@@ -162,6 +195,24 @@ async def test_a_deployment_whose_keys_are_all_revoked_says_so_while_its_engine_
     assert shown.state == "ready"
     assert "lists laptop, phone under `keys:`" in shown.detail
     assert "`sparkfleet keys create laptop`" in shown.detail
+
+
+async def test_a_deployment_whose_keys_have_expired_is_named_while_its_engine_is_ready(world):
+    """Expired keys counted as usable, so that nothing named the reason of every 401."""
+    for name in ("laptop", "phone"):
+        await world.controller.keys.create(name, KeyLimits(expires=86400.0))
+    spec = deployment().model_copy(update={"keys": ("tablet", "laptop", "phone")})
+    desired, _ = await world.controller.commands.put(spec, plan(), "me")
+    await world.controller.reconcile()
+    await world.ready(desired.generation)
+    (shown,) = world.controller.queries.status().deployments
+    assert shown.state == "ready"
+    assert "lists tablet, laptop, phone under `keys:`" in shown.detail
+    assert "laptop expired on 1970-01-02" in shown.detail
+    assert "`sparkfleet keys limit laptop --expires 90d`" in shown.detail
+    await world.controller.keys.limit("phone", KeyLimits())
+    (shown,) = world.controller.queries.status().deployments
+    assert shown.detail == ""
 
 
 async def test_metrics_and_targets_of_a_ready_group(world):

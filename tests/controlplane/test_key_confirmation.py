@@ -92,3 +92,11 @@ async def test_a_key_for_administration_only_may_use_no_model(world):
     await world.controller.commands.put(deployment(), plan(), "me")
     (row,) = world.controller.keys.rows()
     assert (row.limits.admin, row.may_use) == (True, ())
+
+
+async def test_an_expired_key_may_use_no_model(world):
+    """`keys revoke` of the last valid one did not warn: the expired one counted."""
+    await world.controller.keys.create("guest", KeyLimits(expires=1.0))
+    await world.controller.commands.put(deployment(), plan(), "me")
+    (row,) = world.controller.keys.rows()
+    assert row.may_use == ()

@@ -18,13 +18,14 @@ class Client(OpenClient):
     def __init__(self, held, *joined):
         self.held, self.joined = held, list(joined)
         self.spoilt = {}
+        self.paused = False
 
     async def fleet(self):
         if self.held:
             self.held -= 1
             raise Held("The head of this fleet is being moved to b.")
         now = self.joined.pop(0)
-        return SimpleNamespace(nodes=[self._node(name, name in now) for name in "ab"])
+        return SimpleNamespace(nodes=[self._node(name, name in now) for name in "ab"], paused=self.paused)
 
     def _node(self, name, joined):
         return SimpleNamespace(name=name, joined=joined, spoilt=self.spoilt.get(name, ()))
@@ -33,7 +34,9 @@ class Client(OpenClient):
 @pytest.fixture
 def lifecycle():
     """A fleet of two nodes."""
-    return FleetLifecycle(SimpleNamespace(inventory=SimpleNamespace(nodes={"a": None, "b": None})), None)
+    return FleetLifecycle(
+        SimpleNamespace(inventory=SimpleNamespace(head="a", nodes={"a": None, "b": None})), None
+    )
 
 
 async def test_nodes_that_join_later_are_waited_for(lifecycle):
@@ -60,6 +63,12 @@ async def test_a_joined_node_that_lacks_a_file_is_told_apart(lifecycle):
     client.spoilt = {"b": ("role.json cannot be used",)}
     assert await lifecycle.joined(client) == {"a": True, "b": False}
     assert await lifecycle.joined(client) == {"a": True}
+
+
+async def test_a_head_that_a_down_has_begun_to_stop_is_started_again(lifecycle):
+    client = Client(0, "ab")
+    client.paused = True
+    assert await lifecycle.joined(client) == {"a": False, "b": True}
 
 
 @pytest.mark.parametrize(

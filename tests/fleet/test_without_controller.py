@@ -115,7 +115,9 @@ def up_with(name):
     class Client(OpenClient):
         async def fleet(self):
             one = SimpleNamespace(name=name, groups=())
-            return SimpleNamespace(deployments=(one,), named=lambda asked: one if asked == name else None)
+            return SimpleNamespace(
+                deployments=(one,), paused=False, named=lambda asked: one if asked == name else None
+            )
 
         async def history(self, _):
             return ("a generation",)

@@ -7,7 +7,9 @@ import aiohttp
 import pytest
 from group_world import SECRET, never, order, rank_spec
 
+from sparkfleet.errors import EngineError
 from sparkfleet.group import group as module
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.specs.timeouts import Timeouts
 
 
@@ -62,3 +64,24 @@ async def test_what_still_loads_answers_nobody_and_is_stopped_at_once(world, mon
         await group.stop(drain_s=30)
     starting.cancel()
     await asyncio.gather(starting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_a_start_that_is_stopped_is_no_failed_one(world, engine, monkeypatch, wanted):
+    """`delete` of what still loaded showed `failed`, with a defect of sparkfleet as the reason."""
+
+    async def answer():
+        return wanted
+
+    monkeypatch.setattr(module, "wait_healthy", never)
+    group = world.group(wanted=answer)
+    starting = asyncio.create_task(group.start())
+    while not any(report.ranks for report in world.reports):
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await group.stop(drain_s=30)
+        with pytest.raises((EngineError, asyncio.CancelledError)):
+            await starting
+    assert GroupPhase.FAILED not in [report.phase for report in world.reports]
+    assert world.reports[-1].phase is GroupPhase.STOPPED
+    assert world.runtime.stopped == ([] if wanted else [world.rank_id()])

@@ -34,7 +34,7 @@ MOVE = HeadMove(to="b", token="t1")
 def nodes(tmp_path, monkeypatch):
     """State directories of the old head, with a store, and of the new one."""
     monkeypatch.setattr(service_manager, "spawn", lambda *_: None)
-    monkeypatch.setattr(service_manager, "start", lambda *_: "")
+    monkeypatch.setattr(service_manager, "start", lambda *_, **__: "")
     old, new = FleetPaths(tmp_path / "a" / "home"), FleetPaths(tmp_path / "b" / "home")
     for paths in (old, new):
         paths.create()

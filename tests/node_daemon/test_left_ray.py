@@ -1,6 +1,7 @@
 """A watchdog that finds Ray running watches it, unless another watchdog lives."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -120,7 +121,8 @@ async def test_a_join_that_somebody_asks_for_starts_ray_anew_unless_the_node_is_
 ):
     process, request, started = worker
     paths.outcome.write_text("{}")
-    monkeypatch.setattr(ray_watchdog.service_manager, "start", lambda *_: "")
+    monkeypatch.setattr(node_lifecycle, "JOINING_S", 0.0)
+    monkeypatch.setattr(ray_watchdog.service_manager, "start", lambda *_, **__: "")
     ray_watchdog.begin_join(request.model_copy(update={"joined": joined}))
     keeping = asyncio.create_task(ray_watchdog.keep(paths))
     for _ in range(50):
@@ -128,6 +130,20 @@ async def test_a_join_that_somebody_asks_for_starts_ray_anew_unless_the_node_is_
         if started:
             break
     assert (process.poll() is None, len(started)) == ((True, 0) if joined else (False, 1))
+    keeping.cancel()
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["ended by systemd", "lives"])
+async def test_a_second_join_leaves_ray_to_the_first_one(paths, worker, monkeypatch, lives):
+    """Two `up` at once: the second one ended Ray while it joined, and started it anew."""
+    process, request, started = worker
+    monkeypatch.setattr(ray_watchdog.service_manager, "start", lambda *_, **__: "")
+    ray_watchdog.begin_join(request)
+    with watchdog_lock(paths) if lives else contextlib.nullcontext():  # of the first `up`
+        keeping = asyncio.create_task(ray_watchdog.keep(paths))
+        await asyncio.wait({keeping}, timeout=10 if lives else 0.5)
+    assert (process.poll(), started, keeping.done()) == (None, [], lives)
+    assert paths.outcome.read_text() == "{}"
     keeping.cancel()
 
 
@@ -141,5 +157,7 @@ async def test_a_second_watchdog_of_a_joined_node_ends_at_once(paths, worker):
 
 def test_ray_with_another_command_line_is_not_taken_over(paths, worker):
     """It joined another head, or was started by another release."""
-    assert left_worker(paths, ("sleep", "100", "0", "0.0")).poll() is None
+    left = left_worker(paths, ("sleep", "100", "0", "0.0"))
+    assert left.poll() is None
+    assert 0 <= left.age_s() < 60
     assert left_worker(paths, ("sleep", "100", "0")) is None

@@ -18,6 +18,7 @@ from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import node_cli, node_lifecycle, ray_watchdog
 from sparkfleet.runtime.files.state_probe import found
 
@@ -63,6 +64,27 @@ async def test_a_controller_that_is_of_another_version_or_fails_does_not_keep_a_
         monkeypatch.setattr(node_lifecycle, "connect", connect)
         await node_lifecycle.down(paths)
     assert asked == (["/v1/stop"] if fails else ["/v1/stop", "/v1/fleet", "/v1/fleet"]), "in order, if it can"
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["this release", "an earlier one"])
+async def test_an_up_lets_run_again_what_an_interrupted_down_has_stopped(paths, monkeypatch, known):
+    asked = []
+
+    async def resume(client):
+        asked.append(client.address)
+        if not known:
+            raise ControlError("There is no /v1/resume.")
+
+    address = HeadAddress(ray="", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
+
+    async def connect(paths, patience_s=0.0):
+        return FleetClient(address, "token")
+
+    monkeypatch.setattr(node_lifecycle, "connect", connect)
+    monkeypatch.setattr(FleetClient, "resume", resume)
+    request = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory())
+    assert await node_lifecycle.up(request) == (address, None)
+    assert asked == [address]
 
 
 async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(paths, monkeypatch):

@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import os
 import threading
+import time
 
 import pytest
 from control_values import deployment, inventory, joining, plan
@@ -17,9 +19,11 @@ SECRET = "hunter2-of-the-owner"
 
 @pytest.fixture
 def started(monkeypatch):
-    """Watchdogs that the service manager was asked for."""
+    """Watchdogs that the service manager was asked for; those that end one that runs."""
     found = []
-    monkeypatch.setattr(service_manager, "start", lambda label, *_: found.append(label) or "")
+    monkeypatch.setattr(
+        service_manager, "start", lambda label, *_, again: found.append(label if again else "kept") or ""
+    )
     monkeypatch.setattr(service_manager, "stop", lambda label: None)
     return found
 
@@ -97,6 +101,35 @@ def test_a_start_after_a_stop_that_was_interrupted_waits_for_nobody(paths, start
     assert started == [paths.label]
     with node_lifecycle.alone(paths):  # as the watchdog holds it while it starts Ray
         ray_watchdog.begin_up(up(paths))
+    assert started == [paths.label, "kept"]
+
+
+def test_a_second_up_leaves_the_start_that_is_under_way_to_go_on(paths, started):
+    """systemd ended the watchdog of the first one, and Ray began again."""
+    spec, planned = deployment(), plan()
+    assert ray_watchdog.begin_up(up(paths, who="ann@desk"))["begun_by"] == ""
+    second = up(paths, who="bob@sofa", apply=(ApplyRequest(spec=spec, plan=planned, who="bob@sofa"),))
+    assert ray_watchdog.begin_up(second)["begun_by"] == "ann@desk"
+    assert read_role(paths).up.who == "ann@desk"
+    assert started == [paths.label, "kept"]
+
+
+@pytest.mark.parametrize("case", ["ended", "another inventory", "hung"])
+def test_a_second_up_starts_anew_if_nothing_of_it_is_under_way(paths, started, case):
+    ray_watchdog.begin_up(up(paths, who="ann@desk"))
+    second = up(paths, who="bob@sofa")
+    match case:
+        case "ended":
+            paths.outcome.write_text('{"error": {}}')
+        case "another inventory":
+            changed = second.inventory.model_copy(update={"lan_rendezvous": True})
+            second = second.model_copy(update={"inventory": changed})
+        case _:
+            long_ago = time.time() - ray_watchdog.START_S - 1
+            os.utime(paths.role, (long_ago, long_ago))
+    assert ray_watchdog.begin_up(second)["begun_by"] == ""
+    assert read_role(paths).up.who == "bob@sofa"
+    assert not paths.outcome.exists()
     assert started == [paths.label] * 2
 
 
@@ -105,7 +138,7 @@ def test_a_watchdog_that_is_started_again_while_down_begins_leaves_no_service(pa
     """`down` had removed the service, and the restart put it back: it failed every 5 s, and after each reboot."""
     services = []
 
-    def start(label, *_):
+    def start(label, *_, **__):
         if down:
             paths.role.replace(paths.ended_role)
         services.append(label)

@@ -16,7 +16,7 @@ from sparkfleet.node_daemon.role_guard import read_role
 def node(paths, monkeypatch):
     """The state directory of a node that starts no watchdog."""
     started = []
-    monkeypatch.setattr(service_manager, "start", lambda *_: started.append(1) or "")
+    monkeypatch.setattr(service_manager, "start", lambda *_, **__: started.append(1) or "")
     paths.started = started
     return paths
 

@@ -154,6 +154,9 @@ def test_systemd_is_preferred_and_cleaned_up(tools):
     said = calls.read_text()
     assert "--user enable sparkfleet-home-1.service" in said
     assert "--user restart sparkfleet-home-1.service" in said
+    calls.unlink()
+    service_manager.start("home-1", ARGV, ENV, tools.directory / "log", again=False)
+    assert "--user start sparkfleet-home-1.service" in calls.read_text(), "one that runs goes on"
     service_manager.stop("home-1")
     assert "--user disable --now sparkfleet-home-1.service" in calls.read_text()
     assert not unit.exists()

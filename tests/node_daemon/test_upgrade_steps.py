@@ -36,7 +36,7 @@ def paths(paths):
 def started(monkeypatch):
     """Commands that the service manager was given."""
     found = []
-    monkeypatch.setattr(service_manager, "start", lambda label, argv, *_: found.append(argv) or "")
+    monkeypatch.setattr(service_manager, "start", lambda label, argv, *_, **__: found.append(argv) or "")
     return found
 
 

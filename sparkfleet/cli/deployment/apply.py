@@ -38,7 +38,12 @@ from sparkfleet.fleet.deployments.apply import (
     prepare_apply,
     until_kept_serve,
 )
-from sparkfleet.fleet.planning.group_measurements import NOT_MEASURED, is_predicted, measured_words
+from sparkfleet.fleet.planning.group_measurements import (
+    NEVER_MEASURED,
+    NOT_MEASURED,
+    is_predicted,
+    measured_words,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import load_deployments
 
@@ -169,12 +174,12 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
                 f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
             errors.print(f"  {RETRY}")
+        several = deployment.plan is not None and len(deployment.plan.groups) > 1
         for group in deployment.groups:
             if group.phase == "ready" and deployment.index_of(group.group) is not None:
                 words = measured_words(deployment, group)
-                known = is_predicted(deployment, group) or words == NOT_MEASURED
-                console.print(
-                    f"{deployment.name} is ready: {words}{'' if known else ' (measured; not predicted)'}"
-                )
+                known = is_predicted(deployment, group) or words in {NOT_MEASURED, NEVER_MEASURED}
+                name = group.name if several else deployment.name
+                console.print(f"{name} is ready: {words}{'' if known else ' (measured; not predicted)'}")
                 for line in rung_lines(deployment, group):
                     console.print(f"  {line}", markup=False)

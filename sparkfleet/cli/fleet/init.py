@@ -33,6 +33,7 @@ from sparkfleet.fleet.setup.enrolment import (
     parse_host,
     pinned_nodes,
     read_keys,
+    require_identity,
     require_sparks,
 )
 from sparkfleet.remote.atomic_write import write_atomically
@@ -118,6 +119,8 @@ async def _init(hosts: list[Host], options: Options) -> int:
             means="The inventory could not be written there, so no machine was contacted.",
             do=_ELSEWHERE,
         )
+    if options.identity is not None:
+        require_identity(options.identity)
     old = load_inventory(options.inventory) if options.inventory.exists() else None
     if old is not None and options.fleet not in {None, old.fleet}:
         raise SparkfleetError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -12,8 +11,8 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
 from sparkfleet.cli.output import console
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.setup.uninstall import Uninstalled, left_nodes
 from sparkfleet.fleet.setup.uninstall import uninstall as uninstall_nodes
-from sparkfleet.install.uninstall import Removal
 from sparkfleet.units import MIB
 
 
@@ -32,19 +31,23 @@ def uninstall(
 async def _uninstall(session: Session, yes: bool, caches: bool) -> int:
     found = await uninstall_nodes(session, "look", caches=caches)
     _print(found)
-    if not any(one.found for one in found.values()):
+    if any(one.found for one in found.machines.values()):
+        console.print("Deployments, API keys and secrets of the fleet are lost with it.")
+        confirm(f"Remove fleet {session.inventory.fleet} from these machines?", yes)
+        found = await uninstall_nodes(session, "remove", caches=caches)
+        count = sum(len(one.found) for one in found.machines.values())
+        console.print(f"Removed {count} {'directory' if count == 1 else 'directories'}.")
+        if not found.left:
+            console.print("`pip uninstall sparkfleet` removes the command line.")
+    else:
         console.print("Nothing to remove.")
-        return Exit.DONE
-    console.print("Deployments, API keys and secrets of the fleet are lost with it.")
-    confirm(f"Remove fleet {session.inventory.fleet} from these machines?", yes)
-    removed = await uninstall_nodes(session, "remove", caches=caches)
-    count = sum(len(one.found) for one in removed.values())
-    console.print(f"Removed {count} directories. `pip uninstall sparkfleet` removes the command line.")
+    if found.left:
+        raise left_nodes(found.left)
     return Exit.DONE
 
 
-def _print(found: Mapping[str, Removal]) -> None:
-    for name, one in found.items():
+def _print(found: Uninstalled) -> None:
+    for name, one in found.machines.items():
         console.print(name, markup=False)
         for path, size in one.found:
             console.print(f"  remove  {path}  {size / MIB:.1f} MiB", markup=False, soft_wrap=True)
@@ -52,3 +55,6 @@ def _print(found: Mapping[str, Removal]) -> None:
             console.print(f"  stays   {reason}", markup=False, soft_wrap=True)
         if one.of_root:
             console.print(f"  root's  sudo rm {' '.join(one.of_root)}", markup=False, soft_wrap=True)
+    for name, error in found.left.items():
+        console.print(name, markup=False)
+        console.print(f"  left    {error.what}", markup=False, soft_wrap=True)

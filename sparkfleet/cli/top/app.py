@@ -27,7 +27,7 @@ from sparkfleet.cli.output import STATE_STYLE
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.report.live_view import GroupRow, LiveReadings, LiveView, NodeRow, bar, sparkline
-from sparkfleet.fleet.report.status_lines import NOTHING_DEPLOYED
+from sparkfleet.fleet.report.status_lines import NOTHING_DEPLOYED, TAKEN_DOWN
 from sparkfleet.units import gib, gib_of
 
 EVERY_S = 1.0
@@ -321,7 +321,9 @@ def _notes(view: LiveView, selected: GroupRow | None, *, narrow: bool) -> Iterat
         lost = ", ".join(row.name for row in entries if not row.reached)
         words = f"not reached: {lost}" if lost else "all reached"
         yield f"further addresses of the endpoint: {len(entries)}, {words} · `sparkfleet status` lists them"
-    if view.endpoint and not view.groups:
+    if view.paused:
+        yield " ".join(TAKEN_DOWN.splitlines())
+    elif view.endpoint and not view.groups:
         yield NOTHING_DEPLOYED
     if selected is not None and len(selected.detail) > _detail_room(narrow=narrow):
         yield f"{selected.name}: {selected.detail}"

@@ -241,6 +241,10 @@ class FleetClient:
         """Stops every group and keeps the desired state."""
         await self._call("POST", "/v1/stop")
 
+    async def resume(self) -> None:
+        """Takes `stop` back."""
+        await self._call("POST", "/v1/resume")
+
     def require_same_api(self) -> None:
         """Raises ControlError if the controller has another version of the API than this command."""
         if self.api is not None and self.api != API_VERSION:

@@ -76,6 +76,7 @@ def build(
             web.put("/v1/keys/{name}/limits", api.limit_key),
             web.post("/v1/keys/{name}/rotate", api.rotate_key),
             web.post("/v1/stop", api.stop),
+            web.post("/v1/resume", api.resume),
             web.get("/metrics", api.metrics),
             web.get("/targets", api.targets),
         ]
@@ -180,6 +181,10 @@ class _Api:
 
     async def stop(self, request: web.Request) -> web.Response:
         self._controller.commands.pause()
+        return _answer()
+
+    async def resume(self, request: web.Request) -> web.Response:
+        self._controller.commands.resume()
         return _answer()
 
     async def metrics(self, request: web.Request) -> web.Response:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway.access.keys import generate, rotate
+from sparkfleet.gateway.access.keys import generate, may_infer, rotate
 from sparkfleet.gateway.routing_table import KeyEntry, KeyLimits
 from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
@@ -33,7 +34,7 @@ class KeyRow(Value):
     used: float | None = None
     """Unix seconds of its last request, to the minute; None: never."""
     may_use: tuple[str, ...] = ()
-    """Deployments that it may use."""
+    """Deployments that it may use; () once it has expired."""
     limits: KeyLimits = KeyLimits()
     former_until: float | None = None
     """Unix seconds until which the text before the last rotation is accepted; None: it is not."""
@@ -65,7 +66,7 @@ class ApiKeys:
         used = self._store.keys.used()
         for report in self._reports.gateways():
             used |= {key: at for key, at in report.keys_used.items() if at > used.get(key, 0.0)}
-        wanted = self._store.deployments.desired()
+        wanted, now = self._store.deployments.desired(), time.time()
         return tuple(
             KeyRow(
                 id=key.id,
@@ -75,7 +76,7 @@ class ApiKeys:
                 may_use=tuple(
                     n
                     for n, one in wanted.items()
-                    if key.limits.inference and (not one.spec.keys or key.name in one.spec.keys)
+                    if may_infer(key, now) and (not one.spec.keys or key.name in one.spec.keys)
                 ),
                 limits=key.limits,
                 former_until=key.former.until if key.former is not None else None,

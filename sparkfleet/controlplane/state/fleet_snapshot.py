@@ -45,7 +45,7 @@ class FleetSnapshot:
     lost: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes of its groups that do not answer now, in words; "" if all do."""
     keyless: Mapping[str, str] = field(default_factory=dict)
-    """In words, deployments that list keys of which none exists."""
+    """In words, deployments that list keys of which none may use them."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
     """By deployment with a start under way: Unix seconds at which it will probably have ended."""
     drained: Collection[GroupKey] = frozenset()

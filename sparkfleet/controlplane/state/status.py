@@ -149,6 +149,8 @@ class FleetStatus(Value):
     drained_groups: tuple[DrainedGroup, ...] = ()
     """Groups that get no new requests."""
     deployments: tuple[DeploymentStatus, ...]
+    paused: bool = False
+    """True while the fleet is taken down, also after a `down` that did not end. Only deployments that end are listed."""
     last_event: int
     trouble: str = ""
     """Failure of the controller's own work, or work of it that does not end, in words; "" while it works."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from sparkfleet.fleet.deployments.status import require_not_paused
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
@@ -82,6 +83,8 @@ async def prepare_apply(
     planned = await plan_deployments(session, specs, renew=renew, retry=retry)
     if planned.client is not None:
         planned.client.require_same_api()
+        if planned.status is not None:
+            require_not_paused(planned.status)
         plans = [one.plan for one in planned.decision.pending]
         require_known_nodes(session.inventory, planned.status, plans)
     else:

@@ -19,7 +19,7 @@ from sparkfleet.errors import (
 )
 from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.deployments.watch import PASSING, WAIT_S, until_gone
-from sparkfleet.fleet.events import OnEvent, ignored
+from sparkfleet.fleet.events import OnEvent, TroubleFound, ignored
 from sparkfleet.fleet.known_names import remember_names
 from sparkfleet.fleet.nodes.node_set import other_nodes
 from sparkfleet.fleet.session import Session
@@ -134,7 +134,7 @@ async def read_events(
         name: a deployment, or what the lines of events begin with: a group, a node, a key, a gateway; None: all.
         last: their number; None: all.
         since: only those of this moment or later, Unix seconds.
-        yet_to_come: a name that nothing has yet is no error.
+        yet_to_come: a name that nothing has yet is no error: it is reported as a trouble, as it may be mistyped.
 
     Raises:
         ControlError: the fleet is down, or it has neither an event nor a deployment or node of this name.
@@ -144,8 +144,11 @@ async def read_events(
         newest = status.last_event
         kept = await client.all_events(_deployment_in(name, status))
     own = [event for event in kept if _is_of(event, name)]
-    if name is not None and not (own or yet_to_come or _is_known(name, status)):
-        raise _no_events(name, status, kept)
+    if name is not None and not (own or _is_known(name, status)):
+        error = _no_events(name, status, kept)
+        if not yet_to_come:
+            raise error
+        session.report(TroubleFound(line=f"{error.what} Its events are printed once it has some. {error.do}"))
     found = [event for event in own if event.kind not in PASSING and event.at >= since]
     return tuple(found if last is None else found[-last:] if last else ()), newest
 
@@ -214,12 +217,24 @@ async def delete_deployment(
 async def find_now(client: FleetClient, name: str) -> DeploymentStatus:
     """A deployment by its name. Raises ControlError if there is none: one that was deleted is named as such."""
     status = await client.fleet()
+    if status.named(name) is None:
+        require_not_paused(status)
     if status.named(name) is None and await client.history(name):
         raise ControlError(
             f"{name} was deleted.",
             do=f"`sparkfleet rollback {name}` brings it back, `sparkfleet history {name}` lists its generations.",
         )
     return find(status, name)
+
+
+def require_not_paused(status: FleetStatus) -> None:
+    """Raises ControlError while the fleet is taken down, also after a `down` that did not end."""
+    if status.paused:
+        raise ControlError(
+            f"Fleet {status.fleet} is being taken down, or a `sparkfleet down` did not end.",
+            means="Nothing that was applied runs, and nothing was changed.",
+            do="`sparkfleet up` starts all of it again, `sparkfleet down` stops the rest.",
+        )
 
 
 def find(status: FleetStatus, name: str) -> DeploymentStatus:

@@ -10,7 +10,7 @@ from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.events import FleetEvent, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.events import FactFound, FleetEvent, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.diff import compare
 from sparkfleet.specs.deployment import Deployment
@@ -63,12 +63,32 @@ async def until_settled(
 
 async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEvent) -> None:
     """Send events until every group of a deployment has ended."""
-    while (await client.fleet()).named(name) is not None:
+    is_named = False
+    while (gone := (status := await client.fleet()).named(name)) is not None:
+        used = {rank.node for group in gone.groups for rank in group.ranks}
+        silent = [one.name for one in status.nodes if one.name in used and one.silent_s is not None]
+        if silent and not is_named:
+            is_named = True
+            on_event(FactFound(line=not_ended(silent, [name])))
         on_event(StepRunning(step=FleetStep.STOPPING, subjects=(name,)))
         for event in await client.events(after, name, wait_s=WAIT_S):
             after = event.id
             if event.kind not in PASSING:
                 on_event(FleetEvent(event=event))
+
+
+def not_ended(nodes: Sequence[str], names: Sequence[str]) -> str:
+    """The reason for which the end of deployments waits for nodes that do not answer."""
+    from sparkfleet.controlplane.policy.pending_starts import (
+        RAY_GONE_S,
+    )  # a slow import, for a node that is away
+
+    is_one = len(nodes) == 1
+    return (
+        f"{', '.join(nodes)} {'does' if is_one else 'do'} not answer: what {', '.join(names)} ran there counts as ended once"
+        f" Ray counts {'the node' if is_one else 'them'} as gone, which takes {RAY_GONE_S:.0f} s; until then it may still"
+        " serve."
+    )
 
 
 def _require_own(status: FleetStatus, wanted: Mapping[str, int], own: Mapping[str, Deployment]) -> None:

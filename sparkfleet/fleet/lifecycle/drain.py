@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.policy.pending_starts import RAY_GONE_S
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import AppliedDeployments, PreparedApply, carry_out
-from sparkfleet.fleet.deployments.watch import WAIT_S
+from sparkfleet.fleet.deployments.watch import WAIT_S, not_ended
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
@@ -158,18 +156,9 @@ async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None
                 )
             if not is_named and any(one.name == node and one.silent_s is not None for one in status.nodes):
                 is_named = True
-                on_event(FactFound(line=_not_ended(node, left)))
+                on_event(FactFound(line=not_ended((node,), [one.name for one in left])))
             on_event(StepRunning(step=FleetStep.STOPPING, subjects=tuple(one.name for one in left)))
             await client.events(status.last_event, wait_s=WAIT_S)
-
-
-def _not_ended(node: str, left: Sequence[DeploymentStatus]) -> str:
-    """The reason for which a drain waits for a node that does not answer. `left`: the deployments with groups there."""
-    names = ", ".join(one.name for one in left)
-    return (
-        f"{node} does not answer: what {names} ran there counts as ended once Ray counts the node as gone, which takes"
-        f" {RAY_GONE_S:.0f} s; until then it may still serve."
-    )
 
 
 async def undrain_node(session: Session, node: str) -> None:

@@ -76,12 +76,13 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
 
 
 NOT_MEASURED = "speed not measured yet: it is once no other engine of its nodes starts or is measured"
+NEVER_MEASURED = "no speed, as the API of a custom workload is not known"
 
 
 def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     """Measurements of a group with their predictions, both for one short request alone."""
     if not {"ttft_ms", "decode_tps"} & report.measured.keys():
-        return NOT_MEASURED
+        return NEVER_MEASURED if report.engine == "custom" else NOT_MEASURED
     rung = rung_of(deployment, report)
     prediction = rung.prediction if rung else None
     ttft = _number(report, "ttft_ms", "{:.0f} ms", prediction.check_ttft_ms if prediction else None)

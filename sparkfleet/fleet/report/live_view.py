@@ -103,6 +103,8 @@ class LiveView(NamedTuple):
     """At the gateway and in the queues of engines."""
     nodes: Sequence[NodeRow] = ()
     groups: Sequence[GroupRow] = ()
+    paused: bool = False
+    """See `FleetStatus.paused`."""
 
 
 class LiveReadings:
@@ -158,6 +160,7 @@ class LiveReadings:
             + sum(one.waiting for one in status.gateways),
             nodes=tuple(_nodes(found)),
             groups=(*groups, *waiting),
+            paused=found.status.paused,
         )
 
     def _group(

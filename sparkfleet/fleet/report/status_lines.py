@@ -22,6 +22,10 @@ HISTORY_S = 3600.0
 STARTS = frozenset({"deploy", "preparing"})
 """Kinds of events with which a start of a group begins."""
 INDENT = "  "
+TAKEN_DOWN = (
+    "The fleet is being taken down, or a `sparkfleet down` did not end: nothing that was applied runs.\n"
+    "`sparkfleet up` starts all of it again, `sparkfleet down` stops the rest."
+)
 NOTHING_DEPLOYED = "Nothing is deployed. `sparkfleet apply FILE` starts a deployment."
 LastStart = Callable[[DeploymentPlan], float | None]
 
@@ -54,7 +58,10 @@ def fleet_lines(
         yield from _certificate_lines(fleet, now)
         yield from fleet.gateway_troubles
         yield from (f"metrics {one.metrics_url} (on the head)" for one in fleet.gateways if one.metrics_url)
-        if not fleet.deployments:
+        if fleet.paused:
+            yield ""
+            yield from TAKEN_DOWN.splitlines()
+        elif not fleet.deployments:
             yield ""
             yield NOTHING_DEPLOYED
     for deployment in fleet.deployments:

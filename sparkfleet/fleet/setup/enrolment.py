@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from sparkfleet.doctor.machine_kind import MachineKind, Recognised, recognise
 from sparkfleet.errors import NodeError, SparkfleetError
@@ -29,7 +29,7 @@ from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel
 from sparkfleet.remote.unreachable import Refused, UnknownHost
-from sparkfleet.specs.fields import quote
+from sparkfleet.specs.fields import HomePath, quote
 from sparkfleet.specs.inventory import Inventory, Node
 from sparkfleet.specs.load import parse_inventory
 from sparkfleet.specs.write import write_inventory
@@ -309,12 +309,25 @@ def _about(found: DiscoveredLinks, directory: Path) -> list[str]:
     ]
 
 
+def require_identity(identity: str) -> None:
+    """Raises SparkfleetError unless a private key can be there: as a file, or in the agent with its public half there."""
+    with _valid_words("--identity-file"):
+        TypeAdapter(HomePath).validate_python(identity)
+    path = Path(identity).expanduser()
+    if not (path.is_file() or path.with_name(path.name + ".pub").is_file()):
+        raise SparkfleetError(
+            f"--identity-file {identity}: {'this is no file' if path.exists() else 'there is no such file'}.",
+            means="No machine was contacted.",
+            do="Name the private key that logs in to the machines; without it, the usual ones and the agent's are tried.",
+        )
+
+
 @contextmanager
-def _valid_words() -> Iterator[None]:
-    """Rejects values of a person that are not a user name, an address, a file or a fleet's name."""
+def _valid_words(option: str = "") -> Iterator[None]:
+    """Rejects words that are no user name, address, file or name of a fleet. `option`: name of a bare value."""
     try:
         yield
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])) or option
         raise SparkfleetError(f"{where}: {first['msg']}", do="Correct the command line.") from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.errors import ControlError, NodeError, UnreachableError
 from sparkfleet.fleet.session import Session
 from sparkfleet.install.uninstall import Removal, removal
 from sparkfleet.remote.local import LocalChannel
@@ -16,35 +16,67 @@ HERE = "this machine"
 """Name of a machine that is no node, but has files about the fleet."""
 
 
-async def uninstall(
-    session: Session, verb: Literal["look", "remove"], *, caches: bool
-) -> Mapping[str, Removal]:
-    """Find (`look`) or remove what sparkfleet made, by node. Changes nothing unless the fleet is down on all nodes.
+class Uninstalled(NamedTuple):
+    """Files that are, or were, removed, by machine."""
+
+    machines: Mapping[str, Removal]
+    left: Mapping[str, NodeError]
+    """Nodes that stay as they are, because they do not answer or something on them failed, with the reason."""
+
+
+async def uninstall(session: Session, verb: Literal["look", "remove"], *, caches: bool) -> Uninstalled:
+    """Find (`look`) or remove what sparkfleet made. Changes nothing unless the fleet is down on all nodes that answer.
+
+    A node that does not answer is left: it may never come back.
 
     Raises:
         ControlError: the fleet is up.
-        NodeError: a node cannot be reached, or something could not be removed.
+        UnreachableError: the head cannot be reached, so the fleet may be up.
     """
     if verb == "look":
         await _require_down(session)
+        names, left = list(session.inventory.nodes), {}
     else:  # all of them, right before the first is changed
-        _refuse_running(session, await uninstall(session, "look", caches=caches))
-    names = list(session.inventory.nodes)
+        shown = await uninstall(session, "look", caches=caches)
+        names, left = [name for name in session.inventory.nodes if name in shown.machines], dict(shown.left)
     found = await asyncio.gather(
         *(_node(session, name, verb, caches) for name in names), return_exceptions=True
     )
-    failed = [one for one in found if isinstance(one, BaseException)]
-    if failed:
-        raise failed[0]
-    by_node = {name: one for name, one in zip(names, found, strict=True) if isinstance(one, Removal)}
-    _refuse_running(session, by_node)
+    machines = {}
+    for name, one in zip(names, found, strict=True):
+        if isinstance(one, NodeError):
+            left[name] = one
+        elif isinstance(one, BaseException):
+            raise one
+        else:
+            machines[name] = one
+    _refuse_running(session, machines)
     if not any(node.is_local for node in session.inventory.nodes.values()):
-        by_node[HERE] = await _here(session, verb)
-    return by_node
+        machines[HERE] = await _here(session, verb)
+    return Uninstalled(machines, left)
+
+
+def left_nodes(left: Mapping[str, NodeError]) -> NodeError:
+    """The error about nodes that `uninstall` left."""
+    names, is_one = ", ".join(left), len(left) == 1
+    return NodeError(
+        next(iter(left.values())).what,
+        means=f"{names} {'was' if is_one else 'were'} left as {'it is' if is_one else 'they are'}, with the fleet's secrets"
+        " on disk; nothing of sparkfleet is left on the other machines but what is named above.",
+        do=f"Once {'it answers' if is_one else 'they answer'}, run `sparkfleet uninstall` again with this inventory.",
+    )
 
 
 async def _require_down(session: Session) -> None:
-    if await session.find_controller() is not None:
+    try:
+        client = await session.find_controller()
+    except UnreachableError as error:
+        error.do += (
+            f"\nNothing was removed. If {session.inventory.head} does not come back, remove it from the inventory, with"
+            " another node as `head:`; then `sparkfleet uninstall`."
+        )
+        raise
+    if client is not None:
         raise _is_up(session, "its controller answers")
 
 

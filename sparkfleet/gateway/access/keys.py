@@ -64,6 +64,11 @@ def is_expired(key: KeyEntry, now: float) -> bool:
     return key.limits.expires is not None and now >= key.limits.expires
 
 
+def may_infer(key: KeyEntry, now: float) -> bool:
+    """True if requests with a key may reach a model. `now`: Unix seconds."""
+    return key.limits.inference and not is_expired(key, now)
+
+
 def _named(headers: Headers, keys: Iterable[KeyEntry], now: float) -> KeyEntry | None:
     known = tuple(keys)
     found: KeyEntry | None = None

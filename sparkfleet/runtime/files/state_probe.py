@@ -15,6 +15,7 @@ import pwd
 import re
 import socket
 import sys
+import time
 from pathlib import Path
 
 WATCHDOG = b"sparkfleet.node_daemon.node_cli"
@@ -126,13 +127,17 @@ _SPECS = "SELECT name, spec FROM deployments ORDER BY name"
 def _key(row: dict[str, object], allowed: dict[str, list[str] | None]) -> dict[str, object]:
     """A row of the table as the input of `KeyRow`; older schemas lack some columns."""
     settings = json.loads(str(row.get("settings") or "{}"))
+    limits = settings.get("limits") or {}
+    expires = limits.get("expires")
+    if not limits.get("inference", True) or (expires is not None and expires <= time.time()):
+        allowed = {}
     return {
         "id": row["id"],
         "name": row["name"],
         "created": row["since"],
         "used": row.get("used"),
         "may_use": [name for name, names in allowed.items() if not names or row["name"] in names],
-        "limits": settings.get("limits") or {},
+        "limits": limits,
         "former_until": (settings.get("former") or {}).get("until"),
     }
 

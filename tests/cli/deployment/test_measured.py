@@ -194,6 +194,20 @@ class TestWords:
         assert first.startswith("m is ready: speed not measured yet")
         assert "not predicted" not in first
 
+    def test_each_of_several_groups_has_its_name(self, spec, plan, capsys):
+        """They were two equal lines of the deployment."""
+        group = plan.groups[0]
+        both = running(spec, plan.model_copy(update={"groups": (group, group)}), report(), report(replica=1))
+        apply.print_outcome({"m": both})
+        lines = [one for one in capsys.readouterr().out.splitlines() if " is ready: " in one]
+        assert [line.split(" is ready")[0] for line in lines] == ["m/g1/0", "m/g1/1"]
+
+    def test_a_custom_workload_is_not_to_be_measured(self, spec, plan, capsys):
+        """It was promised for later."""
+        apply.print_outcome({"m": running(spec, plan, report(engine="custom", measured={}))})
+        first = capsys.readouterr().out.splitlines()[0]
+        assert first == "m is ready: no speed, as the API of a custom workload is not known"
+
     def test_describe_shows_it(self, spec, plan, capsys):
         describe._show(running(spec, plan, report()), [])
         out = capsys.readouterr().out

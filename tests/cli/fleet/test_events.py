@@ -24,6 +24,12 @@ NOW = 1_000_000.0
 class Fleet(OpenClient):
     """A session and its client."""
 
+    def __init__(self) -> None:
+        self.reported: list[Any] = []
+
+    def report(self, event: Any) -> None:
+        self.reported.append(event)
+
     async def fleet(self) -> Any:
         tiny = SimpleNamespace(name="tiny")
         return SimpleNamespace(
@@ -114,7 +120,21 @@ def test_a_name_that_nothing_has_is_an_error_with_the_names(
     with pytest.raises(ControlError, match=f'There is no event of "{name}"') as refused:
         asyncio.run(read_events(Fleet(), name, None))
     assert refused.value.do.startswith(do)
-    assert asyncio.run(read_events(Fleet(), name, None, yet_to_come=True)) == ((), 60)
+
+
+def test_a_name_that_nothing_has_yet_is_followed_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`events -f tinny` waited without a word for what never comes."""
+    monkeypatch.setattr(f"{__name__}.Fleet", Busy)
+    for name, lines in (("tinny", 1), ("tiny", 0), ("quiet", 0)):
+        fleet = Fleet()
+        asyncio.run(read_events(fleet, name, None, yet_to_come=True))
+        assert len(fleet.reported) == lines
+    fleet = Fleet()
+    assert asyncio.run(read_events(fleet, "tinny", None, yet_to_come=True)) == ((), 60)
+    assert fleet.reported[0].line == (
+        'There is no event of "tinny", and no deployment or node has this name. Its events are printed once it has some.'
+        " Names: quiet, tiny; groups, keys and gateways have them, too. Without a name all are printed."
+    )
 
 
 def test_none_since_a_time_has_that_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,6 +222,29 @@ def test_an_address_where_nothing_is_is_named_once(sparkfleet, tmp_path):
     assert err.splitlines()[0] == "error: 127.0.0.1 port 1 cannot be reached: Connection refused"
 
 
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [("{}/none", "none: there is no such file."), ("{}", ": this is no file."), ("key", "absolute path")],
+)
+def test_a_key_that_is_not_there_is_named_before_any_machine_is_contacted(
+    sparkfleet, tmp_path, monkeypatch, key, reason
+):
+    """It was named after the machine's own key had been compared and accepted."""
+    monkeypatch.setattr("sparkfleet.cli.fleet.init.read_keys", None)  # which contacts them
+    words = ("--identity-file", key.format(tmp_path), "-i", tmp_path / "inventory.yaml")
+    code, out, err = sparkfleet("init", "10.0.0.1", *words)
+    assert (code, out) == (1, "")
+    assert reason in " ".join(err.split())
+
+
+def test_a_key_of_the_agent_is_named_by_its_public_half(sparkfleet, machines, tmp_path):
+    (tmp_path / "key.pub").touch()
+    file = tmp_path / "inventory.yaml"
+    words = (*HOSTS, "--yes", *GIVEN, "--identity-file", tmp_path / "key", "-i", file)
+    assert sparkfleet("init", *words)[0] == 0
+    assert str(tmp_path / "key") in file.read_text()
+
+
 def test_a_file_that_cannot_be_written_is_told_before_anybody_is_asked(sparkfleet, tmp_path):
     code, out, err = sparkfleet("init", "local", "-i", tmp_path / "none" / "inventory.yaml")
     assert (code, out) == (1, "")

@@ -49,3 +49,40 @@ def test_a_fleet_that_has_not_been_taken_down_is_refused(run, tmp_path):
     assert "`sparkfleet down`" in err
     assert role.exists()
     assert (tmp_path / ".local/share/sparkfleet/env/abc").exists()
+
+
+def test_a_node_that_does_not_answer_is_left_and_named_and_the_others_are_removed(run, tmp_path):
+    """It was refused until the node was removed from the inventory, and with it the way to uninstall it later."""
+    key = "SHA256:" + "A" * 43
+    (tmp_path / "inventory.yaml").write_text(
+        "fleet: un\nhead: this\nnodes:\n  this: {address: local}\n"
+        f'  dead: {{address: 127.0.0.1, port: 1, user: me, host_key: "{key}"}}\n'
+    )
+    code, out, err = run()
+    assert code == 1
+    assert "needs a confirmation" in err
+    assert "dead\n  left    " in out
+    code, out, err = run("--yes")
+    assert code == 1
+    assert "Removed 2 directories." in out
+    assert "pip uninstall" not in out, "it is needed once more"
+    assert not (tmp_path / ".local/state/sparkfleet/un").exists()
+    assert "dead was left as it is" in err
+    assert "`sparkfleet uninstall` again" in err
+    code, out, err = run("--yes")
+    assert code == 1
+    assert "Nothing to remove" in out
+    assert "dead was left as it is" in err
+
+
+def test_without_the_head_nothing_is_removed(run, tmp_path):
+    key = "SHA256:" + "A" * 43
+    (tmp_path / "inventory.yaml").write_text(
+        "fleet: un\nhead: dead\nnodes:\n  this: {address: local}\n"
+        f'  dead: {{address: 127.0.0.1, port: 1, user: me, host_key: "{key}"}}\n'
+    )
+    code, _, err = run("--yes")
+    assert code == 4
+    assert "Nothing was removed" in err
+    assert "another node as `head:`" in err
+    assert (tmp_path / ".local/state/sparkfleet/un").exists()

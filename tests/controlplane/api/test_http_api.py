@@ -112,6 +112,14 @@ async def test_a_command_with_another_api_changes_nothing_but_may_read_and_stop(
     assert (served.store.deployments.desired(), served.store.keys.all()) == ({}, ())
 
 
+async def test_a_stop_is_taken_back(served):
+    async with client(served) as fleet:
+        await fleet.stop()
+        assert (await fleet.fleet()).paused
+        await fleet.resume()
+        assert not (await fleet.fleet()).paused
+
+
 async def test_more_events_than_an_answer_has_are_all_told(served):
     for number in range(2100):
         served.store.events.record("tiny", 1, "tiny/g1/0", "ready", str(number))

@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError, Infeasible, SpecError
 from sparkfleet.fleet.deployments.apply import carry_out, create_first_key, prepare_apply
 from sparkfleet.fleet.deployments.generations import prepare_restart, prepare_rollback, prepare_scale
+from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
 from sparkfleet.fleet.planning.plan import fleet_of
 from sparkfleet.fleet.planning.step_times import load_step_times
@@ -205,6 +206,22 @@ async def test_a_controller_with_another_api_stops_an_apply_before_it_is_asked_f
         await prepare_apply(session, [TINY.model_copy(update={"concurrency": 8})])
     assert remedy in caught.value.do
     assert len(controller.asked) == asked
+
+
+async def test_nothing_is_applied_to_a_fleet_that_a_down_has_begun_to_stop(session, controller, monkeypatch):
+    """It was stored, nothing started, and the wait for it ended with "was deleted"."""
+    await carry_out(session, await prepare_apply(session, [TINY]))
+    status = await controller.fleet()
+
+    async def stopped():
+        return status.model_copy(update={"paused": True, "deployments": ()})
+
+    monkeypatch.setattr(controller, "fleet", stopped)
+    with pytest.raises(ControlError, match="did not end") as caught:
+        await prepare_apply(session, [TINY.model_copy(update={"concurrency": 8})])
+    assert "`sparkfleet up` starts all of it again" in caught.value.do
+    with pytest.raises(ControlError, match="did not end"):
+        await find_now(controller, "tiny")
 
 
 async def test_a_plan_on_a_node_that_the_running_fleet_lacks_stops_an_apply(session, controller):

@@ -5,11 +5,11 @@ from control_values import plan
 from statuses import fleet
 
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.deployments.watch import starting_step, until_settled
-from sparkfleet.fleet.events import FleetEvent, FleetStep, StepRunning
+from sparkfleet.fleet.deployments.watch import starting_step, until_gone, until_settled
+from sparkfleet.fleet.events import FactFound, FleetEvent, FleetStep, StepRunning
 from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
 from sparkfleet.specs.deployment import Deployment
 
@@ -133,3 +133,16 @@ async def test_nobody_is_told_ready_for_anothers_file():
     with pytest.raises(ControlError, match="was replaced by generation 2 of anna@lab") as caught:
         await until_settled(client, {"a": 1}, 0, own={"a": mine})
     assert "concurrency: 4 → 8" in caught.value.means
+
+
+@pytest.mark.parametrize("silent", [None, 12.0])
+async def test_the_end_of_a_deployment_on_a_node_without_power_has_its_reason(silent):
+    """`delete` waited 50 s for it without a word."""
+    ending = fleet(deployment("a", "stopping", (group(),)))
+    node = NodeReport(name="n", joined=True, silent_s=silent)
+    waiting, seen = ending.model_copy(update={"nodes": (node,)}), []
+    await until_gone(Told(waiting, waiting, fleet()), "a", 0, seen.append)
+    assert [one.subjects for one in seen if isinstance(one, StepRunning)] == [("a",)] * 2
+    facts = [one.line for one in seen if isinstance(one, FactFound)]
+    assert len(facts) == (silent is not None)
+    assert all(line.startswith("n does not answer: what a ran there counts as ended once") for line in facts)

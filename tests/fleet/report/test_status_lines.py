@@ -219,3 +219,12 @@ def test_further_addresses_of_the_endpoint_are_shown_with_their_state():
         "endpoint on s2: http://192.168.1.21:8000/v1 · 1 connection",
         "endpoint on s3: http://192.168.1.22:8000/v1 · not reached",
     ]
+
+
+def test_a_fleet_that_a_down_has_begun_to_stop_is_named_with_both_ways_on():
+    """After Ctrl-C in `down` it was `Nothing is deployed`."""
+    shown = lines(fleet().model_copy(update={"paused": True}))
+    assert shown[-2:] == [
+        "The fleet is being taken down, or a `sparkfleet down` did not end: nothing that was applied runs.",
+        "`sparkfleet up` starts all of it again, `sparkfleet down` stops the rest.",
+    ]

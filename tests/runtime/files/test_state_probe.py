@@ -12,6 +12,7 @@ from control_values import deployment, plan
 
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.gateway.access.keys import generate
+from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import (
     RAY_LABEL,
@@ -139,10 +140,14 @@ def test_the_keys_of_deployments_are_read_from_a_store_that_has_no_defaults(tmp_
     store.deployments.put(deployment("other", keys=("laptop",)), plan("other"), "me")
     for name in ("laptop", "phone"):
         store.keys.add(generate(name)[1])
+    store.keys.add(generate("page", KeyLimits(admin=True, inference=False))[1])
+    store.keys.add(generate("guest", KeyLimits(expires=1.0))[1])
     store.close()
     assert {one["name"]: one["may_use"] for one in keys(tmp_path)["keys"]} == {
         "laptop": ["other", "tiny"],
         "phone": ["tiny"],
+        "page": [],
+        "guest": [],
     }
 
 

@@ -195,6 +195,8 @@ def _speed_lines(rung: Rung, replicas: int = 1) -> list[str]:
     prediction = rung.prediction
     alone, many = prediction.decode_tps_per_request, prediction.decode_tps_aggregate
     if alone is None:
+        if rung.candidate.engine == "custom":
+            return lines_of("speed", "neither predicted nor measured: the workload's API is not known")
         return lines_of("speed", "not predicted; measured after the start")
     published = None if alone.provenance is Provenance.MEASURED else rung.published.exactly
     beside = "" if published is None else f"; published: {three_digits(published)}"
