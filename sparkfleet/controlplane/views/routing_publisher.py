@@ -20,7 +20,7 @@ UNKNOWN_S = 10.0
 """Seconds after a start of the controller in which there may be gateways that it does not know: they ask for a table within
 a second, and report every five."""
 UNKNOWN = "the gateway"
-"""Stands for gateways that have neither asked nor reported since the controller started."""
+"""Name of the gateways that have neither asked nor reported since the controller started."""
 
 
 class RoutingPublisher:
