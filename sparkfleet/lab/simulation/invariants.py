@@ -33,6 +33,8 @@ FAILED_STARTS, FAILED_STARTS_S = 14, 3600.0
 """Failed starts at one rung in so many seconds: three of Serve's, counted twice, and some whose reports were lost."""
 RUNG_KEPT_S = 120.0
 """Seconds after which a group that reports runs at the rung that is stored."""
+SILENT_S = 90.0
+"""Longest time between two reports of a group that is started again and again: Serve pauses for a minute."""
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""
 
@@ -340,7 +342,7 @@ def at_another_rung(
             app, standing = serve.apps.get(group), standings.get(group, TOP)
             if app is None or app.status not in ("starting", "running") or standing.given_up:
                 continue
-            if app.report is not None and app.order.rung != plan.rung_index(standing.rung):
+            if app.order.rung != plan.rung_index(standing.rung):
                 yield group
 
 

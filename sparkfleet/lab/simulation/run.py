@@ -52,8 +52,8 @@ class Simulation:
         self._asked_at = float("-inf")
         self._ended_at: dict[GroupKey, float] = {}
         self._since: dict[GroupKey, float] = {}
-        self._at_another_rung: dict[GroupKey, float] = {}
-        """Groups that run at another rung than the stored one, and since when."""
+        self._at_another_rung: dict[GroupKey, tuple[float, float]] = {}
+        """Groups that report and run at another rung than the stored one: since when, and when they reported last."""
         self._working_since = 0.0
 
     async def run(self, hours: float) -> Report:
@@ -218,10 +218,16 @@ class Simulation:
         """Groups that have run for long at another rung than the stored one, while the controller works. To be called after
         `_stays_on_gone_nodes`, which notes since when."""
         world, now = self._world, self._world.time.seconds
-        found = invariants.at_another_rung(wanted, world.store.groups.standings(), world.serve)
-        self._at_another_rung = {group: self._at_another_rung.get(group, now) for group in found}
-        for group, since in self._at_another_rung.items():
-            if now - max(since, self._working_since) > invariants.RUNG_KEPT_S:
+        before, self._at_another_rung = self._at_another_rung, {}
+        for group in invariants.at_another_rung(wanted, world.store.groups.standings(), world.serve):
+            since, seen = before.get(group, (now, float("-inf")))
+            reports = world.serve.apps[group].report is not None
+            if not reports and now - seen > invariants.SILENT_S:
+                continue
+            if now - seen > invariants.SILENT_S:
+                since = now
+            self._at_another_rung[group] = since, now if reports else seen
+            if reports and now - max(since, self._working_since) > invariants.RUNG_KEPT_S:
                 yield f"{now:.1f} s: {name_of(group)} has run at another rung than the stored one for {now - since:.0f} s"
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
