@@ -21,6 +21,7 @@ from sparkfleet.controlplane.policy.actions import (
     LadderStep,
     NextRung,
     RestartGroup,
+    RetireGroup,
     StartGroup,
     StopWaiting,
     TryAgain,
@@ -75,7 +76,7 @@ def _deployed_after(pending: Pending, action: Action) -> Pending:
     match action:
         case StartGroup(group=group) | RestartGroup(group=group):
             return replace(pending, deployed=pending.deployed | {group})
-        case LadderStep(group=group) | ForgetGroup(group=group):
+        case LadderStep(group=group) | ForgetGroup(group=group) | RetireGroup(group=group):
             return replace(pending, deployed=pending.deployed - {group})
     return pending
 
