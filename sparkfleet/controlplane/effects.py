@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.nodes import Nodes
@@ -15,6 +15,7 @@ from sparkfleet.controlplane.policy.actions import (
     ForgetFailure,
     ForgetGroup,
     GiveUp,
+    GroupAction,
     KeepStanding,
     KnowBoots,
     LadderStep,
@@ -22,9 +23,11 @@ from sparkfleet.controlplane.policy.actions import (
     RestartGroup,
     RetireGroup,
     StartGroup,
+    StayUp,
     WaitForMemory,
     WaitForNodes,
 )
+from sparkfleet.controlplane.policy.actual_rung import go_on
 from sparkfleet.controlplane.policy.state import NEVER_FAILED
 from sparkfleet.controlplane.policy.state_after import begun, pending_after
 from sparkfleet.controlplane.serve_backend import ServeBackend
@@ -74,10 +77,24 @@ class Effects:
         none of them, so that a full disk counts nothing twice.
         """
         self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
+        may_come_up = any(isinstance(one, (RestartGroup, EndGroup)) for one in actions)
+        ready = self._fleet.state().ready_groups() if may_come_up else frozenset()
         for action in actions:
             await self._record(action)
         for action in actions:
-            await self._do(action, desired)
+            if isinstance(action, (RestartGroup, EndGroup)) and self._came_up(action, ready):
+                await self._let_go_on(action)
+            else:
+                await self._do(action, desired)
+
+    def _came_up(self, action: GroupAction, ready_before: Collection[GroupKey]) -> bool:
+        """True if its group has become ready while the calls for others before it took their time."""
+        return action.group not in ready_before and self._fleet.state().is_ready(action.group)
+
+    async def _let_go_on(self, action: RestartGroup | EndGroup) -> None:
+        for kept in go_on(self._fleet.state(), action):
+            self._keep(kept)
+            await self._record(kept)
 
     def _keep(self, *actions: Action) -> None:
         if not actions:
@@ -111,7 +128,7 @@ class Effects:
 
     async def _record(self, action: Action) -> None:
         match action:
-            case LadderStep(group=group):
+            case LadderStep(group=group) | StayUp(group=group):
                 await self._event_log.record(*group[:2], name_of(group), "fallback", action.reason)
             case GiveUp(group=group):
                 self._metrics.starts.labels(group[0], "failed").inc()

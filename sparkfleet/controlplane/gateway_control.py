@@ -80,6 +80,7 @@ class GatewayControl:
         if not self.is_current and self._may_serve(group):
             return False
         self._fleet.retire(group)
+        await self.publish()  # a report of another group may have published it again meanwhile
         return True
 
     def _may_serve(self, group: GroupKey) -> bool:

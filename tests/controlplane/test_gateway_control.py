@@ -7,6 +7,7 @@ from controller_world import ADDRESS, report
 
 from sparkfleet.controlplane.state import report_cache
 from sparkfleet.controlplane.views import routing_publisher
+from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.group.report import GroupPhase
 
 
@@ -51,6 +52,28 @@ async def test_a_group_leaves_the_table_before_it_ends_although_another_one_has_
     await world.controller.commands.remove("tiny", "me")
     await world.controller.reconcile()
     assert seen == [{}, {}]
+
+
+async def test_a_group_leaves_the_table_although_another_one_reports_meanwhile(world, monkeypatch):
+    """Its report published the table with both while the first publication still woke the gateways."""
+    seen, gateways = tables_at_ends(world, monkeypatch), world.controller.gateways
+    publish = RoutingPublisher.publish
+
+    async def interrupted(self, view, keys, without=None, listening=None):
+        current = await publish(self, view, keys, without, listening)
+        if without is not None:
+            await gateways.publish()
+        return current
+
+    await world.put(groups=2)
+    for replica in (0, 1):
+        world.apps.become("tiny", 1, "running", replica=replica)
+        await world.controller.intake.report(report(replica=replica, phase=GroupPhase.READY))
+    await world.controller.reconcile()
+    monkeypatch.setattr(RoutingPublisher, "publish", interrupted)
+    await world.put(groups=1)
+    (models,) = seen
+    assert [group.app for group in models["tiny"].groups if group.ready] == ["tiny--g1-0"]
 
 
 async def test_nothing_is_retired_while_the_gateways_have_the_table_of_the_controller_before(

@@ -1,12 +1,14 @@
 """A key that was created is known, and one that was revoked is refused, by every gateway that answers."""
 
 import asyncio
+import time
 
 import pytest
 from control_values import deployment, plan
 from controller_world import World
 
 from sparkfleet.controlplane import gateway_control as module
+from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyLimits
 
@@ -67,6 +69,24 @@ async def test_a_gateway_with_the_table_of_the_controller_before_has_not_confirm
     await world.ready(1)
     assert (await revoked)[1] == frozenset()
     poll.cancel()
+
+
+async def test_a_gateway_that_a_new_controller_does_not_know_yet_has_not_confirmed(world, monkeypatch):
+    """A gateway reports every five seconds: meanwhile a revoked key was called refused, and was accepted."""
+    monkeypatch.setattr(routing_publisher, "UNKNOWN_S", 60.0)
+    assert (await world.controller.keys.create("laptop"))[2] == {"the gateway"}
+    await world.controller.reconcile()
+    poll = asyncio.create_task(follow(world))
+    assert (await world.controller.keys.revoke("laptop"))[1] == frozenset()
+    poll.cancel()
+
+
+async def test_a_gateway_with_a_table_of_before_the_clock_was_set_back_has_not_confirmed(world):
+    await gateway(world)
+    await world.controller.reconcile()
+    known = time.time_ns() + 3600 * 10**9
+    assert (await world.controller.gateways.table(known, 0.0, "gw-1")).version < known
+    assert (await world.controller.keys.create("laptop"))[2] == {"gw-1"}
 
 
 async def test_without_gateways_nobody_has_to_confirm(world):

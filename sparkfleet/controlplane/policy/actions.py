@@ -106,6 +106,11 @@ class MoveGroup(LadderStep):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StayUp(KeepStanding):
+    """Let a group go on that serves, although its restart at another rung or its end was decided."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GiveUp(KeepStanding):
     """Stop starting a group until its deployment is applied again."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
+from sparkfleet.controlplane.policy.actual_rung import follow_rungs
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
@@ -35,6 +36,7 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     make_room,
     start_missing,
     keep_groups_up,
+    follow_rungs,
     leave_gone_nodes,
     retry_refused,
 )

@@ -51,7 +51,7 @@ def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
         found.append(KeepStanding(group=report.group, standing=anew, reason="it is ready"))
     if report.group not in desired.groups:
         return found
-    candidate = desired.plan_of(report.group).rung_at(standing.rung).candidate
+    candidate = desired.plan_of(report.group).rung_at(report.rung).candidate
     mark = fingerprint(candidate, desired.plan.drivers)
     return [*found, ForgetFailure(fingerprint=mark, reason="it is ready")]
 

@@ -78,6 +78,8 @@ class Pending:
     """Groups that wait for nodes that may never come back, with the reason."""
     recorded: Mapping[str, str] = field(default_factory=dict)
     """Last recorded reason of each generation (`<deployment>/g<generation>`) that waits for memory."""
+    deployed: frozenset[GroupKey] = frozenset()
+    """Groups whose application this controller has deployed at their present rung."""
     asked_at: float | None = None
     """Time at which the wait for boot ids of nodes began (steady clock)."""
 
@@ -148,6 +150,10 @@ class FleetState:
         """True if a group has reported so, and is not silent."""
         report = self.report(group)
         return report is not None and report.name in self.fresh and report.phase is GroupPhase.READY
+
+    def ready_groups(self) -> frozenset[GroupKey]:
+        """All groups that are."""
+        return frozenset(one.group for one in self.reports if self.is_ready(one.group))
 
     def is_barred(self, group: GroupKey) -> bool:
         """True if the group's last report at its rung is that it waits for a drained node."""

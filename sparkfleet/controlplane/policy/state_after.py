@@ -21,6 +21,8 @@ from sparkfleet.controlplane.policy.actions import (
     LadderStep,
     NextRung,
     RestartGroup,
+    RetireGroup,
+    StartGroup,
     StopWaiting,
     TryAgain,
     WaitForBoots,
@@ -56,6 +58,7 @@ def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
     if isinstance(action, BeginAttempt):
         name = app_name(*action.group)
         pending = replace(pending, answered={app: at for app, at in pending.answered.items() if app != name})
+    pending = _deployed_after(pending, action)
     match action:
         case RestartGroup(group=group, answers=True):
             return replace(pending, answered={**pending.answered, app_name(*group): now.steady})
@@ -66,6 +69,16 @@ def pending_after(pending: Pending, action: Action, now: Now) -> Pending:
         case WaitForBoots():
             return replace(pending, asked_at=now.steady if pending.asked_at is None else pending.asked_at)
     return _waits_after(pending, action)
+
+
+def _deployed_after(pending: Pending, action: Action) -> Pending:
+    """Groups that were deployed at their present rung, after an action."""
+    match action:
+        case StartGroup(group=group) | RestartGroup(group=group):
+            return replace(pending, deployed=pending.deployed | {group})
+        case LadderStep(group=group) | ForgetGroup(group=group) | RetireGroup(group=group):
+            return replace(pending, deployed=pending.deployed - {group})
+    return pending
 
 
 def _waits_after(pending: Pending, action: Action) -> Pending:

@@ -16,6 +16,11 @@ from sparkfleet.group.group_name import GroupKey
 SETTLE_S = STALE_S
 """Seconds after a restart of the controller for which the gateways keep their old table while groups report again: a group
 that is silent for longer does not count as ready without a restart either."""
+UNKNOWN_S = 10.0
+"""Seconds after a start of the controller in which there may be gateways that it does not know: they ask for a table within
+a second, and report every five."""
+UNKNOWN = "the gateway"
+"""Name of the gateways that have neither asked nor reported since the controller started."""
 
 
 class RoutingPublisher:
@@ -69,6 +74,8 @@ class RoutingPublisher:
     async def held_by(self, replicas: Callable[[], Collection[str]], wait_s: float) -> frozenset[str]:
         """Waits until every gateway replica holds the current table, at most `wait_s`. Returns those that do not.
 
+        Right after the controller's start the replicas that have asked for a table count, too, and one is waited for.
+
         Args:
             replicas: the replicas that serve now; they may change meanwhile.
         """
@@ -77,7 +84,11 @@ class RoutingPublisher:
         def late() -> frozenset[str]:
             # Before the first table the gateways have one of the controller before, which the first one replaces.
             current = version or self._table.version
-            return frozenset(one for one in replicas() if not current or self._held.get(one, 0) < current)
+            there = set(replicas())
+            if self._steady() - self._began < UNKNOWN_S:
+                there |= self._held.keys()
+                there = there or {UNKNOWN}
+            return frozenset(one for one in there if not current or self._held.get(one, 0) < current)
 
         async with self._published:
             with contextlib.suppress(TimeoutError):
@@ -95,8 +106,9 @@ class RoutingPublisher:
         if not replica and self._table.version not in (known, 0):
             return self._table
         async with self._published:
-            if replica and known:
-                self._held[replica] = known
+            if replica:
+                # A higher version is of a controller before, and of a clock that was set back since.
+                self._held[replica] = known if known <= self._table.version else 0
                 self._published.notify_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):

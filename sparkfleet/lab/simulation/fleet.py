@@ -58,6 +58,8 @@ class SimulatedEngine:
     needs: int
     """Bytes on each node."""
     ready: bool = False
+    ready_at: float = 0.0
+    """Moment at which it became ready, simulated seconds."""
     hurt: str = ""
     """The injected fault it suffers; "" if it is well."""
     unfollowed_since: float | None = None

@@ -31,6 +31,10 @@ DEATHS = BREAKER_FAILURES + 3
 """Deaths of a ready engine within `BREAKER_S`; a few reports may be lost."""
 FAILED_STARTS, FAILED_STARTS_S = 14, 3600.0
 """Failed starts at one rung in so many seconds: three of Serve's, counted twice, and some whose reports were lost."""
+RUNG_KEPT_S = 120.0
+"""Seconds after which a group that reports runs at the rung that is stored."""
+SILENT_S = 90.0
+"""Longest time between two reports of a group that is started again and again: Serve pauses for a minute."""
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""
 
@@ -327,6 +331,19 @@ def crashes_on(serve: SimulatedServe, now: float, working_since: float) -> Itera
         for (group, rung), count in late.items():
             if count > most:
                 yield f"{now:.1f} s: {name_of(group)} {kind} {count} times at rung {rung + 1} in {now - since:.0f} s"
+
+
+def at_another_rung(
+    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], serve: SimulatedServe
+) -> Iterator[GroupKey]:
+    """Groups whose application has another rung than the stored one: it was not deployed again, or is about to be."""
+    for one in wanted.values():
+        for group, plan in one.planned():
+            app, standing = serve.apps.get(group), standings.get(group, TOP)
+            if app is None or app.status not in ("starting", "running") or standing.given_up:
+                continue
+            if app.order.rung != plan.rung_index(standing.rung):
+                yield group
 
 
 def given_up_and_runs(

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
-from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.lab.simulation import invariants
 from sparkfleet.lab.simulation.faults import EventIntervals, Faults
 from sparkfleet.lab.simulation.published_tables import table_of
@@ -52,6 +52,8 @@ class Simulation:
         self._asked_at = float("-inf")
         self._ended_at: dict[GroupKey, float] = {}
         self._since: dict[GroupKey, float] = {}
+        self._at_another_rung: dict[GroupKey, tuple[float, float]] = {}
+        """Groups that report and run at another rung than the stored one: since when, and when they reported last."""
         self._working_since = 0.0
 
     async def run(self, hours: float) -> Report:
@@ -158,6 +160,7 @@ class Simulation:
         ]
         self._forget_step()
         found += self._stays_on_gone_nodes(wanted)
+        found += self._stays_at_another_rung(wanted)
         if world.controller is not None:
             if world.time.seconds - self._asked_at >= STATUS_EVERY_S:
                 self._asked_at = world.time.seconds
@@ -210,6 +213,22 @@ class Simulation:
             self._working_since,
             drained=world.drained(),
         )
+
+    def _stays_at_another_rung(self, wanted: dict[str, Desired]) -> Iterator[str]:
+        """Groups that have run for long at another rung than the stored one, while the controller works. To be called after
+        `_stays_on_gone_nodes`, which notes since when."""
+        world, now = self._world, self._world.time.seconds
+        before, self._at_another_rung = self._at_another_rung, {}
+        for group in invariants.at_another_rung(wanted, world.store.groups.standings(), world.serve):
+            since, seen = before.get(group, (now, float("-inf")))
+            reports = world.serve.apps[group].report is not None
+            if not reports and now - seen > invariants.SILENT_S:
+                continue
+            if now - seen > invariants.SILENT_S:
+                since = now
+            self._at_another_rung[group] = since, now if reports else seen
+            if reports and now - max(since, self._working_since) > invariants.RUNG_KEPT_S:
+                yield f"{now:.1f} s: {name_of(group)} has run at another rung than the stored one for {now - since:.0f} s"
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world

@@ -75,6 +75,13 @@ class SimulatedApp:
     """Its actor does nothing for now: it sends no report."""
 
 
+def end_for_call(fleet: SimulatedFleet, key: GroupKey, why: str, asked_at: float) -> None:
+    """Ends an engine for a call, which nobody can take back: it may have come up since that was made."""
+    engine = fleet.engines.get(key)
+    came_up = engine is not None and engine.ready and engine.ready_at > asked_at
+    fleet.end(key, f"{why} as it came up" if came_up else why)
+
+
 class SimulatedServe:
     """Applications by group.
 
@@ -142,6 +149,7 @@ class SimulatedServe:
 
     async def deploy(self, order: GroupLaunch) -> None:
         """See `ServeBackend`."""
+        asked_at = self._time.seconds
         await self._pause("deploy")
         key = (order.deployment, order.generation, order.replica)
         self.calls.append((self._time.seconds, "deploy", key))
@@ -149,13 +157,14 @@ class SimulatedServe:
         if before is not None and before.status == "retiring":
             return  # Serve deletes it; what is deployed over that is lost with it
         if before is not None:
-            self._fleet.end(key, "deployed over")
+            end_for_call(self._fleet, key, "deployed over", asked_at)
         self.apps[key] = SimulatedApp(order, construction=before.construction if before else 0)
         self._construct(key)
         await self._pause("deploy")
 
     async def retire(self, deployment: str, generation: int, replica: int) -> None:
         """See `ServeBackend`."""
+        asked_at = self._time.seconds
         await self._pause("retire")
         key = (deployment, generation, replica)
         self.calls.append((self._time.seconds, "retire", key))
@@ -166,7 +175,7 @@ class SimulatedServe:
             self.cut.append((self._time.seconds, key))
         app.status = "retiring"
         app.construction += 1
-        self._fleet.end(key, "retired")
+        end_for_call(self._fleet, key, "retired", asked_at)
         self._time.after(self._chance.uniform(1, 30), lambda: self._remove(key, app))
         await self._pause("retire")
 
@@ -304,7 +313,7 @@ class SimulatedServe:
         if engine is None:  # something took it away while it started
             self._fail(key, app, None, was_starting=True)
             return
-        engine.ready = True
+        engine.ready, engine.ready_at = True, self._time.seconds
         app.status, app.has_served, app.failures = "running", True, 0
         self.wedged = Counter({at: times for at, times in self.wedged.items() if at[0] != key})
         self._send_report(key, app, GroupPhase.READY)

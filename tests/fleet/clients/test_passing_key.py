@@ -12,6 +12,7 @@ from sparkfleet.controlplane.api import http_api
 from sparkfleet.controlplane.api.api_tokens import ApiTokens
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet import selftest
 from sparkfleet.fleet.clients import passing_key as module
@@ -24,7 +25,8 @@ TOKEN = "t" * 64
 
 
 @pytest.fixture
-async def client(tmp_path):
+async def client(tmp_path, monkeypatch):
+    monkeypatch.setattr(routing_publisher, "UNKNOWN_S", 0.0)  # there is no gateway to wait for
     world = World(tmp_path)
     api = http_api.build(world.controller, ApiTokens(TOKEN), world.metrics.registry, EnvSealer(b"s" * 43))
     server = TestServer(api)

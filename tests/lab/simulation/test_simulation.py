@@ -17,7 +17,7 @@ from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.lab.simulation import faults, invariants, serve, store_place, users
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
-from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedFleet
+from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan
 from sparkfleet.lab.simulation.run import simulate
 from sparkfleet.lab.simulation.timeline import Timeline
@@ -104,6 +104,42 @@ def test_a_group_that_fails_at_each_restart_and_is_left_at_its_rung_is_found(mon
     rest = tuple(one for one in fallback.GROUP_RULES if one is not fallback.answer_restarts)
     monkeypatch.setattr(fallback, "GROUP_RULES", rest)
     assert "did not start 15 times" in simulate(0, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations[0]
+
+
+def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
+    """Serve refuses the first deployment at each lower rung, after that is stored."""
+    kinds = {"rung does not start", "engine died", "applied"}
+    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
+    refused = set()
+    deploy = serve.SimulatedServe.deploy
+
+    async def second(self, order):
+        group = (order.deployment, order.generation, order.replica)
+        if group in self.apps and (group, order.rung) not in refused:
+            refused.add((group, order.rung))
+            raise ServeFailedError("Serve does not answer")
+        await deploy(self, order)
+
+    monkeypatch.setattr(serve.SimulatedServe, "deploy", second)
+    assert simulate(1, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
+    refused.clear()
+    monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "follow_rungs"))
+    (found,) = simulate(1, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
+    assert "has run at another rung than the stored one" in found
+
+
+def test_an_engine_that_comes_up_while_a_call_ends_it_is_no_violation():
+    """The call cannot be taken back; one that came up before the call is."""
+    fleet = SimulatedFleet(("spark1",), Timeline())
+    key = ("a", 1, 0)
+
+    def ended(ready_at, asked_at):
+        fleet.engines[key] = SimulatedEngine(key, 0, ("spark1",), 1, ready=True, ready_at=ready_at)
+        serve.end_for_call(fleet, key, "deployed over", asked_at)
+        return fleet.ended[-1][2] in invariants.BY_ACTION
+
+    assert ended(ready_at=1.0, asked_at=2.0)
+    assert not ended(ready_at=3.0, asked_at=2.0)
 
 
 def test_a_group_that_ends_while_the_gateways_send_it_requests_is_found(monkeypatch):
