@@ -22,6 +22,7 @@ DECODE_PRIORS = {
     "state": (1.2, 0.6),
     "compute": (1.3, 0.6),
     "launch": (2.0, 0.3),
+    "host": (1.0, 0.3),
     "linear": (2.0, 0.3),
     "routing": (3.0, 0.3),
     "step": (1.0, 0.3),
@@ -114,8 +115,6 @@ def expectation(name: str, priors: Priors) -> tuple[float, float]:
     """Logarithm of the value that a coefficient is expected at, and the strength of that prior."""
     term, _, rest = name.partition("/")
     value, strength = priors[term]
-    if name.endswith("/eager"):
-        value = 1.0
     if priors is PREFILL_PRIORS and term == "compute":
         _, klass, mixing, *kernel = rest.split("/")
         default = 2.8 if mixing == "moe" else 2.3

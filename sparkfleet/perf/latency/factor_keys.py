@@ -21,6 +21,21 @@ ENGINE_GROUPS = {
 }
 """Engines that are not listed behave as vLLM until something is measured."""
 
+OF_THE_ENGINE = (
+    "launch",
+    "host",
+    "routing",
+    "linear",
+    "step",
+    "sequence",
+    "kv",
+    "state",
+    "compute",
+    "verify",
+    "drafting",
+)
+"""Terms of a decode step with a coefficient for each engine; those of weights also depend on format and kernel."""
+
 
 def engine_group(setup: SpeedConfig) -> str:
     """The engine whose coefficients apply."""
@@ -32,13 +47,7 @@ def decode_coefficient(setup: SpeedConfig, term: str) -> str:
     engine = engine_group(setup)
     if term in ("weights", "experts"):
         return f"{term}/{engine}/{physics().formats[setup.format].klass}{'/' + setup.kernel if setup.kernel else ''}"
-    if term == "launch":
-        return f"{term}/{engine}{'/eager' if setup.eager else ''}"
-    if term in ("routing", "linear", "step"):
-        return f"{term}/{engine}"
-    return (
-        f"{term}/{engine}" if term in ("sequence", "kv", "state", "compute", "verify", "drafting") else term
-    )
+    return f"{term}/{engine}" if term in OF_THE_ENGINE else term
 
 
 def prefill_coefficient(setup: SpeedConfig, term: str) -> str:

@@ -37,6 +37,7 @@ WHAT: dict[str, str] = {
     "state": "state of linear-attention layers",
     "compute": "matrix products",
     "launch": "kernel launches of the layers",
+    "host": "launches by the host, without CUDA graphs",
     "linear": "linear-attention layers",
     "routing": "routing of expert layers",
     "step": "scheduling of a step",

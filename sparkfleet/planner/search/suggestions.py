@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.hardware import hardware
-from sparkfleet.knowledge.rules.rule_context import TopologyName
+from sparkfleet.knowledge.rules.rule_context import TopologyName, parse_flags
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, Settings
@@ -20,6 +20,7 @@ from sparkfleet.planner.capacity.sizing import (
     quant_of,
     size_proposal,
 )
+from sparkfleet.planner.engine_args.engine_args import LIMITS, without
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
 from sparkfleet.planner.search.evaluate import evaluate
@@ -67,6 +68,7 @@ def nearest(
     if not places or not kinds or _fits(case, places, holds):
         return ()
     return (
+        *_unlimited(case, places, holds),
         *_fewer(case, places, holds),
         *_shorter(case, places, holds),
         *_wider(case, places, kinds),
@@ -100,6 +102,16 @@ def _asking(case: VariantContext, **fields: int | None) -> VariantContext:
     """The case with other sizes; those of each group, if they are not shares."""
     each = fields.get("concurrency", case.each) if case.each is not None else None
     return replace(case, variant=case.variant.model_copy(update=fields), each=each)
+
+
+def _unlimited(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+    """The deployment's own arguments that limit the engine's memory, if it fits without them."""
+    args = case.variant.engine_args
+    flags = parse_flags(args)
+    named = [flag for flag in LIMITS if flag in flags]
+    free = replace(case, variant=case.variant.model_copy(update={"engine_args": without(args, named)}))
+    if named and _fits(free, places, holds):
+        yield f"leave {' and '.join(named)} out of engine_args"
 
 
 def _fewer(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:

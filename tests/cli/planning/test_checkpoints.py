@@ -24,9 +24,13 @@ class TestVerbs:
         async def surveyed(inventory, channels, without=()):
             return (spark(), spark().model_copy(update={"name": "spark2"}))
 
+        async def no_fleet_around(inventory, channels, patience_s=None):
+            return {}  # the nodes are this machine, on which another fleet may run
+
         cached(nodes["spark2"].hub, positions=4096)
         monkeypatch.setattr(NodeAccess, "channels", property(lambda self: nodes))
         monkeypatch.setattr("sparkfleet.fleet.planning.plan.survey", surveyed)
+        monkeypatch.setattr("sparkfleet.fleet.planning.plan.surroundings_of", no_fleet_around)
 
     @pytest.fixture
     def file(self, tmp_path):

@@ -29,3 +29,22 @@ def test_what_nobody_measured_is_not_at_its_ceiling(engine: str, kernel: str) ->
     model = model_of(one, factors())
     assert model.prefill_coefficients["compute"] > 1.2
     assert model.step_coefficients["weights"] > 1.0 or engine != "trtllm"
+
+
+@pytest.mark.parametrize("batch", [1, 4, 16])
+@pytest.mark.parametrize(
+    ("model", "stored", "tp"),
+    [
+        ("Qwen/Qwen3-4B", "fp8", 1),
+        ("Qwen/Qwen3.6-27B-FP8", "fp8", 1),
+        ("Qwen/Qwen3.6-27B-FP8", "fp8", 2),
+        ("Qwen/Qwen3-30B-A3B", "nvfp4", 1),
+        ("Qwen/Qwen3-235B-A22B", "nvfp4", 2),
+        ("openai/gpt-oss-120b", "mxfp4", 1),
+    ],
+)
+def test_no_step_is_faster_without_graphs(model: str, stored: str, tp: int, batch: int) -> None:
+    graphs = setup(model, stored, tp=tp)
+    eager = graphs.model_copy(update={"eager": True})
+    with_graphs, without = (model_of(one, factors()).step_s(batch, 2048) for one in (graphs, eager))
+    assert without >= with_graphs

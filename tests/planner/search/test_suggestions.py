@@ -119,6 +119,25 @@ class TestWords:
         (refusal,) = plan(sparks(1), ask("openai/gpt-oss-120b", context=131_072, concurrency=64)).refused
         assert any(words.startswith("fits at concurrency") for words in refusal.nearest)
 
+    @pytest.mark.parametrize(
+        ("engine", "args", "named"),
+        [
+            ("vllm", ["--gpu-memory-utilization=0.2", "--moe-backend=marlin"], "--gpu-memory-utilization"),
+            ("sglang", ["--mem_fraction_static", "0.2"], "--mem-fraction-static"),
+            ("vllm", ["--kv-cache-memory-bytes", "1m"], "--kv-cache-memory-bytes"),
+        ],
+    )
+    def test_an_argument_that_leaves_too_little(self, sparks, plan, ask, engine, args, named):
+        model = "Qwen/Qwen3.6-27B-FP8"
+        (refusal,) = plan(sparks(1), ask(model, engine=engine, engine_args=args)).refused
+        assert refusal.nearest[0] == f"leave {named} out of engine_args"
+        assert plan(sparks(1), ask(model, engine=engine)).deployments
+
+    def test_an_argument_that_is_not_the_cause_is_not_named(self, sparks, plan, ask):
+        args = ["--gpu-memory-utilization=0.8"]
+        (refusal,) = plan(sparks(1), ask(LARGE, engine="vllm", engine_args=args)).refused
+        assert not any("engine_args" in words for words in refusal.nearest)
+
     def test_more_nodes_and_fewer_bits(self, sparks, plan, ask):
         (refusal,) = plan(sparks(1), ask("Qwen/Qwen3.5-122B-A10B")).refused
         assert any("linked nodes" in words for words in refusal.nearest)
