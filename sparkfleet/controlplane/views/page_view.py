@@ -61,6 +61,7 @@ def page_view(
         ),
         links=_links(inventory, up),
         deployments=tuple(_deployment(one, status) for one in status.deployments),
+        paused=status.paused,
         stopped=_stopped(status, stopped),
         events=tuple(
             EventView.model_validate(one, from_attributes=True)

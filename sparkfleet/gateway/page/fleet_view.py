@@ -192,6 +192,8 @@ class FleetView(Value):
     nodes: tuple[NodeView, ...] = ()
     links: tuple[LinkView, ...] = ()
     deployments: tuple[DeploymentView, ...] = ()
+    paused: bool = False
+    """True while the fleet is taken down, also after a `sparkfleet down` that did not end: nothing that was applied runs."""
     stopped: tuple[StoppedView, ...] = ()
     """For admin keys and this machine."""
     events: tuple[EventView, ...] = ()

@@ -62,8 +62,10 @@ async def test_the_endpoints_addresses_are_those_of_the_status(world):
         replica="r", url="http://a", metrics_url="", at=1.0, trouble="the port is taken", external_trouble="no key",
         certificate=EndpointCertificate(expires_at=9.0, sha256="00"),
     )  # fmt: skip
-    status = (await status_of(world)).model_copy(update={"entries": entries, "gateways": (gateway,)})
+    changes = {"entries": entries, "gateways": (gateway,), "paused": True}
+    status = (await status_of(world)).model_copy(update=changes)
     view = page_view(status, world.inventory(), (), 5.0)
+    assert view.paused
     assert (view.endpoint, view.certificate_expires_at) == (status.endpoint, 9.0)
     assert [(one.url, one.reached, one.connections) for one in view.entries] == [
         ("http://10.0.0.2:8000/v1", True, 3),

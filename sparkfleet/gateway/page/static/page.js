@@ -107,10 +107,15 @@ function show(view) {
   document.title = `${spoken || view.trouble ? "⚠ " : ""}sparkfleet ${view.fleet}`;
   renew($("picture"), [picture(view, state.speeds, $("picture").clientWidth)]);
   renew($("endpoint"), addresses(view));
-  renew($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, view.reader && !view.admin ? "Nothing is deployed that this key may use." : coded("Nothing is deployed. `sparkfleet apply FILE` starts a deployment."))]);
+  renew($("deployments"), view.deployments.length ? view.deployments.map(card) : [el("p", { class: "soft" }, ...nothing(view))]);
   models(view.deployments);
   manage(view, replace);
   renew($("events"), view.events.map((one) => el("tr", {}, el("td", {}, clock(one.at)), el("td", {}, one.subject || one.deployment || "fleet"), el("td", {}, `${one.kind}: ${one.message}`))));
+}
+// The words in place of deployments if there are none.
+function nothing(view) {
+  if (view.paused) return coded("The fleet is being taken down, or a `sparkfleet down` did not end. `sparkfleet up` starts all of it again, `sparkfleet down` stops the rest.");
+  return view.reader && !view.admin ? ["Nothing is deployed that this key may use."] : coded("Nothing is deployed. `sparkfleet apply FILE` starts a deployment.");
 }
 // Output of all groups that count tokens; null if none does yet.
 function together(groups) {
