@@ -41,6 +41,31 @@ async def test_a_body_is_put_together(chunks: tuple[bytes, ...]) -> None:
     assert body.whole() == b"".join(chunks)
 
 
+class WithBody:
+    """A connection with the whole body of its request."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def arrived(self) -> bytes | None:
+        return self.body
+
+    write = drained = watch = unwatch = never
+
+
+async def test_a_body_that_has_arrived_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio, "timeout")
+    budget = BodyBudget()
+    body = await read_body([], never, SMALL, HeldBody(budget, "key-1"), WithBody(b"0123456789"))
+    assert (body.whole(), budget.held) == (b"0123456789", 10)
+
+
+async def test_a_body_that_has_arrived_has_the_same_limit() -> None:
+    with pytest.raises(ApiError) as caught:
+        await read_body([], never, SMALL, held(), WithBody(b"0123456789a"))
+    assert caught.value.status == 413
+
+
 @pytest.mark.parametrize("length", [b"11", b"9" * 18, b"9" * 5000])
 async def test_a_body_that_says_it_is_too_long_is_not_read(length: bytes) -> None:
     with pytest.raises(ApiError) as caught:
