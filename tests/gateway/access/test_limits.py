@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -50,7 +50,15 @@ class WithBody:
     def arrived(self) -> bytes | None:
         return self.body
 
-    write = drained = watch = unwatch = never
+    def write(self, chunk: bytes) -> bool:
+        raise AssertionError
+
+    async def drained(self) -> None: ...
+
+    def watch(self, gone: Callable[[], None]) -> bool:
+        raise AssertionError
+
+    def unwatch(self, gone: Callable[[], None]) -> None: ...
 
 
 async def test_a_body_that_has_arrived_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
