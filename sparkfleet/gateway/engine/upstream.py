@@ -61,7 +61,6 @@ _NOT_FOR_ENGINES = (
     }
 )
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-client-request-id", b"x-request-id"}
-_NONE = frozenset[bytes]()
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
@@ -74,7 +73,7 @@ class Request:
     method: str
     target: str
     """Path and query, as the client encoded them."""
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: tuple[tuple[str, str], ...]
     body: RequestBody
     model_span: tuple[int, int] | None = None
     """Begin and end of the model's name in the body, quotes included; None if it was not looked for."""
@@ -270,38 +269,38 @@ def _message(engine: EngineEndpoint, request: Request) -> tuple[bytes, RequestBo
     except KeyUnusable as error:
         raise EngineLost(str(error), deliveries=0) from None
     body = request.body.replaced((*request.model_span, json.dumps(engine.external.model).encode()))
-    headers = tuple(one for one in request.headers if one[0] in PASSED_HEADERS)
+    headers = tuple(one for one in request.headers if one[0].encode() in PASSED_HEADERS)
     target = target_of(engine.external, request.target)
     return _head(engine.url, target, headers, key, replace(request, body=body)), body
 
 
-def _head(url: str, target: str, headers: Headers, token: str, request: Request) -> bytes:
-    own = f"{request.method} {target} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\nx-request-id: {request.id}\r\n"
+def _head(url: str, target: str, headers: tuple[tuple[str, str], ...], token: str, request: Request) -> bytes:
+    lines = [f"{request.method} {target} HTTP/1.1", f"host: {urlsplit(url).netloc}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    lines += [f"x-request-id: {request.id}", "accept-encoding: identity"]
     if token:
-        own += f"authorization: Bearer {token}\r\n"
+        lines.append(f"authorization: Bearer {token}")
     if request.body.size or request.method in _WITH_BODY:
-        own += f"content-length: {request.body.size}\r\n"
-    lines = [b"%b: %b" % one for one in headers]
-    return own.encode("ascii") + b"\r\n".join([*lines, b"accept-encoding: identity", b"", b""])
+        lines.append(f"content-length: {request.body.size}")
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
 
 
-def request_headers(headers: Headers) -> tuple[tuple[bytes, bytes], ...]:
+def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
     """Client headers passed to an engine: none that identifies the client, none about the connection."""
     named = _named_by_connection(headers)
     return tuple(
         [
-            one
-            for one in headers
-            if one[0] not in _NOT_FOR_ENGINES
-            and one[0] not in named
-            and not one[0].startswith(b"x-forwarded-")
-            and _PRINTABLE.fullmatch(b"".join(one))
+            (name.decode("ascii"), value.decode("ascii"))
+            for name, value in headers
+            if name not in _NOT_FOR_ENGINES
+            and name not in named
+            and not name.startswith(b"x-forwarded-")
+            and _PRINTABLE.fullmatch(name)
+            and _PRINTABLE.fullmatch(value)
         ]
     )
 
 
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
     lines = [value for name, value in headers if name == b"connection"]
-    return (
-        frozenset([token.strip().lower() for line in lines for token in line.split(b",")]) if lines else _NONE
-    )
+    return frozenset([token.strip().lower() for line in lines for token in line.split(b",")])
