@@ -171,7 +171,9 @@ def doubts(
 
 def _media(document: dict[str, Any]) -> tuple[str, ...]:
     """A URL of each host that a request names media of."""
-    named = [part for part in _parts(document, _WITH_MEDIA) if isinstance(part, dict) and may_name_media(part)]
+    named = [
+        part for part in _parts(document, _WITH_MEDIA) if isinstance(part, dict) and may_name_media(part)
+    ]
     return one_per_host(url for part in named for url in media_urls(part)) if named else ()
 
 
