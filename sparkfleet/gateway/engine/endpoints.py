@@ -80,9 +80,9 @@ async def first_found(
 
 
 async def _within(limit_s: float | None, found: Awaitable[EngineEndpoint | None]) -> EngineEndpoint | None:
-    if limit_s is None:  # a timeout costs more than all else here
-        return await found
     try:
+        if limit_s is None:  # a timeout costs more than all else here
+            return await found
         async with asyncio.timeout(limit_s):
             return await found
     except TimeoutError:
