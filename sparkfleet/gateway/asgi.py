@@ -32,6 +32,10 @@ class ClientGone(Exception):
 class DirectWriter(Protocol):
     """Writes parts of an answer's body to the client's connection. `send` sends its head and its end."""
 
+    def arrived(self) -> bytes | None:
+        """The body of the request if all of it has arrived and none was received; None: `receive` it."""
+        ...
+
     def write(self, chunk: bytes) -> bool:
         """Writes a part. False if the client is slow: wait for `drained` before the next."""
         ...

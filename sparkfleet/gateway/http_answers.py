@@ -129,6 +129,15 @@ class DirectAnswer(RequestResponseCycle):
         """Ends its reference to itself, so that it is freed without a search for cycles. Its scope has been read."""
         self.scope.pop("extensions", None)
 
+    def arrived(self) -> bytes | None:
+        """See `DirectWriter.arrived`."""
+        if self.more_body or self.disconnected:
+            return None
+        body, self.body = bytes(self.body), bytearray()
+        self.message_event.clear()
+        self.flow.resume_reading()
+        return body
+
     def write(self, chunk: bytes) -> bool:
         """See `DirectWriter.write`."""
         if self.disconnected:

@@ -130,7 +130,8 @@ class ReverseProxy:
             closing(self._limiter.admit(ctx.key)) as ctx.admitted,
             closing(HeldBody(self.bodies, ctx.key.id)) as held,
         ):
-            body = await read_body(ctx.headers, receive, self.limits, held)
+            ctx.direct = direct_writer(scope)
+            body = await read_body(ctx.headers, receive, self.limits, held, ctx.direct)
             ctx.body_read = True
             if self._capture is not None and self._capture.until and body.size <= BODY_BYTES:
                 ctx.prompt = prompt_of(body.whole())
@@ -146,7 +147,6 @@ class ReverseProxy:
             if candidates.model.replay and 0 < sent.body.size <= INLINE_BYTES and not is_form(ctx.headers):
                 ctx.replay = plan_of(ctx.path, sent.body)
             ctx.request = _request(ctx, scope, sent)
-            ctx.direct = direct_writer(scope)
             del body, sent  # only the attempts keep it, until an engine answers
             try:
                 with self._metrics.in_flight.labels(ctx.model).track_inprogress():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from sparkfleet.gateway.asgi import ClientGone, Headers, Receive
+from sparkfleet.gateway.asgi import ClientGone, DirectWriter, Headers, Receive
 from sparkfleet.gateway.body.body_budget import HeldBody
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.errors.request_errors import (
@@ -62,11 +62,18 @@ def check_encoding(headers: Headers) -> None:
         raise encoded_body(encoding.decode("latin-1"))
 
 
-async def read_body(headers: Headers, receive: Receive, limits: RequestLimits, held: HeldBody) -> RequestBody:
+async def read_body(
+    headers: Headers,
+    receive: Receive,
+    limits: RequestLimits,
+    held: HeldBody,
+    direct: DirectWriter | None = None,
+) -> RequestBody:
     """The whole body. One whose content-length is too long is refused before a byte of it is read.
 
     Args:
         held: counts its bytes, and refuses what does not fit.
+        direct: its connection, which has a short body already: no clock is started for that; None: it is waited for.
 
     Raises:
         ApiError: 413, 408 if it does not arrive within `limits.body_s`, 429 or 503 if too many bytes are held.
@@ -76,6 +83,8 @@ async def read_body(headers: Headers, receive: Receive, limits: RequestLimits, h
     if declared > limits.body_bytes:
         raise too_large(limits.body_bytes)
     held.announce(declared)
+    if direct is not None and (arrived := direct.arrived()) is not None:
+        return _add(RequestBody(), arrived, limits.body_bytes, held)
     try:
         async with asyncio.timeout(limits.body_s):
             return await _collect(receive, limits.body_bytes, held)
@@ -105,10 +114,14 @@ async def _collect(receive: Receive, limit: int, held: HeldBody) -> RequestBody:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        chunk: bytes = message.get("body", b"")
-        if body.size + len(chunk) > limit:
-            raise too_large(limit)
-        held.add(len(chunk))
-        body.add(chunk)
+        _add(body, message.get("body", b""), limit, held)
         if not message.get("more_body", False):
             return body
+
+
+def _add(body: RequestBody, chunk: bytes, limit: int, held: HeldBody) -> RequestBody:
+    if body.size + len(chunk) > limit:
+        raise too_large(limit)
+    held.add(len(chunk))
+    body.add(chunk)
+    return body

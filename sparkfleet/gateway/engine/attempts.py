@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -26,8 +25,6 @@ ATTEMPTS = 3
 """Times that one request is sent, at most: two retries, those to the same engine and for the rest of a stream included."""
 DELIVERIES = 2
 """Times that it may be lost with an engine that had it: one that kills engines must not reach them all."""
-PICK_S = 5.0
-"""Seconds to wait for a group of a model that is ready by the table."""
 
 
 class Attempts:
@@ -115,13 +112,7 @@ class Attempts:
         return engine
 
     async def _pick(self, ranked: list[GroupEntry]) -> EngineEndpoint | None:
-        try:
-            async with asyncio.timeout(PICK_S):
-                engine = await self._picker.pick(
-                    self._candidates.model, ranked, exclude=frozenset(self._failed)
-                )
-        except TimeoutError:
-            engine = None
+        engine = await self._picker.pick(self._candidates.model, ranked, exclude=frozenset(self._failed))
         for group in ranked:
             if engine is not None and group.app == engine.app:
                 break

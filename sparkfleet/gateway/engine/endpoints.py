@@ -38,7 +38,7 @@ class Picker(Protocol):
     async def pick(
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
     ) -> EngineEndpoint | None:
-        """The engine of the first of these groups that has one, or None if none has.
+        """The engine of the first of these groups that has one; None if none has, or none is found in its limit of time.
 
         Args:
             model: the requested model; its state is `ready`.
@@ -60,7 +60,7 @@ async def first_found(
     The lookup learns of a dead engine later than the gateway, so it is repeated until it returns another one. A lookup
     without an answer for one group does not delay those of the others.
     """
-    left, each_s = list(groups), limit_s / max(1, len(groups))
+    left, each_s = list(groups), limit_s / len(groups) if len(groups) > 1 else None
     try:
         async with asyncio.timeout(limit_s):
             while left:
@@ -79,8 +79,10 @@ async def first_found(
     return None
 
 
-async def _within(limit_s: float, found: Awaitable[EngineEndpoint | None]) -> EngineEndpoint | None:
+async def _within(limit_s: float | None, found: Awaitable[EngineEndpoint | None]) -> EngineEndpoint | None:
     try:
+        if limit_s is None:  # a timeout costs more than all else here
+            return await found
         async with asyncio.timeout(limit_s):
             return await found
     except TimeoutError:

@@ -26,7 +26,6 @@ _CONTENT_FIELDS = (
 )
 """Fields with the content itself (base64), or with a URL, or an object with one."""
 _FIELDS = frozenset((*_URL_FIELDS, *_CONTENT_FIELDS, "data_format", "source"))
-"""Fields that `media_urls` reads: most parts have none of them."""
 _DATA_FIELDS = ("url", "data", "file_data", "file_url", "image_url", "path")
 """Fields of such an object that an engine might open; not its name or its format."""
 _LIKE_A_URL = re.compile(r"\s*[a-z][a-z0-9+.-]*:", re.IGNORECASE)
@@ -40,10 +39,13 @@ _ODD = re.compile(r"[\\\s\x00-\x1f@]")
 """Characters that parsers of URLs take for different things; a URL with one is refused."""
 
 
+def may_name_media(part: dict[str, Any]) -> bool:
+    """True if a part of a message has a field that `media_urls` reads: most have none."""
+    return not _FIELDS.isdisjoint(part)
+
+
 def media_urls(part: dict[str, Any]) -> Iterator[str]:
     """The URLs and paths of one part of a message, without `data:` URLs."""
-    if _FIELDS.isdisjoint(part):
-        return
     for name in _URL_FIELDS:
         for url in _texts(part.get(name)):
             if not _is_data(url):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Literal, NamedTuple, get_args
 
-from sparkfleet.gateway.request.media import media_urls, one_per_host
+from sparkfleet.gateway.request.media import may_name_media, media_urls, one_per_host
 from sparkfleet.gateway.request.prefix_blocks import prefix_of
 from sparkfleet.gateway.routing_table import GroupEntry
 
@@ -29,6 +29,8 @@ _PROMPTS = ("instructions", "system", "messages", "input", "prompt")
 """Fields of the APIs with the input of a model, in the order in which engines put them together."""
 _COMPARED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2", "data")
 """Fields of /v1/rerank, /v1/score, /v1/classify and /v1/pooling, whose texts may be parts with images, too."""
+_WITH_MEDIA = (*(name for name in _PROMPTS if name != "prompt"), *_COMPARED)
+"""Fields whose parts may name media by URL: a `prompt` has texts and token ids only."""
 _INSIDE = ("content", "text", "output", "source")
 """Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data. The
 source of a document of Anthropic's API may have parts of its own."""
@@ -94,7 +96,7 @@ def needs_of(document: dict[str, Any]) -> Requirements:
     vision = audio = False
     tokens = least = 0
     texts: list[str] = []
-    counted: list[object] = [document.get("tools"), document.get("functions")]
+    counted: list[object] = [document[name] for name in ("tools", "functions") if name in document]
     for part in islice(_parts(document), _MOST_PARTS):
         if isinstance(part, str):
             tokens += _most_tokens(part)
@@ -110,7 +112,8 @@ def needs_of(document: dict[str, Any]) -> Requirements:
         elif isinstance(part, int):  # a prompt may be a list of token ids
             tokens += 1
             least += 1
-    tokens += _most_tokens('", "'.join(islice(_json_texts(counted), _MOST_PARTS)))
+    if counted:
+        tokens += _most_tokens('", "'.join(islice(_json_texts(counted), _MOST_PARTS)))
     return Requirements(
         vision=vision,
         tools=_calls_tools(document),
@@ -120,7 +123,7 @@ def needs_of(document: dict[str, Any]) -> Requirements:
         least_tokens=least,
         characters=sum(map(len, texts)),
         prefix=prefix_of(
-            texts, "\0".join(given for name in _SALTS if isinstance(given := document.get(name), str))
+            texts, "\0".join([given for name in _SALTS if isinstance(given := document.get(name), str)])
         ),
         media=_media(document),
     )
@@ -167,15 +170,16 @@ def doubts(
 
 
 def _media(document: dict[str, Any]) -> tuple[str, ...]:
-    """A URL of each host that a request names media of. A `prompt` has texts and token ids only."""
-    fields = [*(name for name in _PROMPTS if name != "prompt"), *_COMPARED]
-    parts = (part for part in _parts(document, fields) if isinstance(part, dict))
-    return one_per_host(url for part in parts for url in media_urls(part))
+    """A URL of each host that a request names media of."""
+    named = [
+        part for part in _parts(document, _WITH_MEDIA) if isinstance(part, dict) and may_name_media(part)
+    ]
+    return one_per_host(url for part in named for url in media_urls(part)) if named else ()
 
 
 def _parts(document: dict[str, Any], fields: Iterable[str] = _PROMPTS) -> Iterator[object]:
     """The whole input of the model: texts, messages, parts, token ids. At any depth, without recursion."""
-    left = [iter([document.get(name) for name in fields])]
+    left = [iter([document[name] for name in fields if name in document])]
     while left:
         for part in left[-1]:
             yield part
@@ -225,5 +229,5 @@ def _calls_tools(document: dict[str, Any]) -> bool:
 
 
 def _answer_tokens(document: dict[str, Any]) -> int:
-    given = (document.get(name) for name in _LIMITS)
-    return max([0, *(one for one in given if isinstance(one, int))])
+    given = [document[name] for name in _LIMITS if name in document]
+    return max([0, *[one for one in given if isinstance(one, int)]])

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -39,6 +39,39 @@ async def never() -> Message:
 async def test_a_body_is_put_together(chunks: tuple[bytes, ...]) -> None:
     body = await read_body([], sending(*chunks), SMALL, held())
     assert body.whole() == b"".join(chunks)
+
+
+class WithBody:
+    """A connection with the whole body of its request."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def arrived(self) -> bytes | None:
+        return self.body
+
+    def write(self, chunk: bytes) -> bool:
+        raise AssertionError
+
+    async def drained(self) -> None: ...
+
+    def watch(self, gone: Callable[[], None]) -> bool:
+        raise AssertionError
+
+    def unwatch(self, gone: Callable[[], None]) -> None: ...
+
+
+async def test_a_body_that_has_arrived_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(asyncio, "timeout")
+    budget = BodyBudget()
+    body = await read_body([], never, SMALL, HeldBody(budget, "key-1"), WithBody(b"0123456789"))
+    assert (body.whole(), budget.held) == (b"0123456789", 10)
+
+
+async def test_a_body_that_has_arrived_has_the_same_limit() -> None:
+    with pytest.raises(ApiError) as caught:
+        await read_body([], never, SMALL, held(), WithBody(b"0123456789a"))
+    assert caught.value.status == 413
 
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 18, b"9" * 5000])

@@ -138,20 +138,6 @@ async def test_when_there_is_nobody_to_ask(open_door: OpenDoor) -> None:
     assert json.loads(body)["error"]["code"] == "no_engine"
 
 
-async def test_a_picker_that_does_not_answer_is_not_waited_for(
-    open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def pick(model: ModelEntry, groups: object, *, exclude: object) -> EngineEndpoint | None:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    monkeypatch.setattr(attempts, "PICK_S", 0.02)
-    door = await open_door()
-    monkeypatch.setattr(door.picker, "pick", pick)
-    status, _, body = await door.post()
-    assert (status, json.loads(body)["error"]["code"]) == (503, "no_engine")
-
-
 async def test_a_picker_that_names_a_failed_engine_again_is_not_believed(
     open_door: OpenDoor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

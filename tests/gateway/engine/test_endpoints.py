@@ -58,10 +58,13 @@ async def test_a_replacement_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert await first_found(GROUPS[:1], find, exclude={A.url}, limit_s=5) == B
 
 
+@pytest.mark.parametrize("groups", [GROUPS, GROUPS[:1]], ids=["two", "one"])
 @pytest.mark.parametrize("answer", [None, SILENT, A])
-async def test_it_is_not_waited_for_longer_than_the_limit(answer: object) -> None:
+async def test_it_is_not_waited_for_longer_than_the_limit(
+    answer: object, groups: tuple[GroupEntry, ...]
+) -> None:
     told = Told({"a": answer, "b": answer})
-    assert await first_found(GROUPS, told, exclude={A.url}, limit_s=0.02) is None
+    assert await first_found(groups, told, exclude={A.url}, limit_s=0.02) is None
     assert told.asked
 
 

@@ -280,6 +280,9 @@ class SlowClient:
         self.got: list[bytes] = []
         self.takes = asyncio.Event()
 
+    def arrived(self) -> bytes | None:
+        return None
+
     def write(self, chunk: bytes) -> bool:
         self.got.append(chunk)
         return False
