@@ -68,8 +68,9 @@ class StorePlace:
         self.right.on_change = self._marked
 
     def keep_older(self) -> None:
-        """Copy the right one as it is: later it is an older one."""
-        self.right.copy_into(self._older)
+        """Copy the right one as it is: later it is an older one. Not while that is in the place: it would be no older."""
+        if self.content != "older":
+            self.right.copy_into(self._older)
 
     def put(self, content: Content) -> bool:
         """Put something into the place; False if there is no older copy that differs."""

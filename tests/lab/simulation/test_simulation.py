@@ -14,6 +14,7 @@ from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
+from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.lab.simulation import faults, invariants, serve, store_place, users
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
@@ -198,6 +199,18 @@ def test_a_store_that_forgets_what_was_confirmed_is_found(method, answer, monkey
     monkeypatch.setattr(DeploymentTable, method, lambda *_: answer)
     found = (line for seed in range(3) for line in simulate(seed, hours=0.5).violations)
     assert any("was confirmed as" in line and "and the store has" in line for line in found)
+
+
+def test_an_older_copy_stays_older_while_it_is_in_the_place(tmp_path):
+    """It became equal to the store, a controller worked with it, and what that confirmed was missing (seed 783)."""
+    names = ("spark1",)
+    place = store_place.StorePlace(Timeline(), names, random.Random(1), tmp_path)
+    place.keep_older()
+    place.right.deployments.put(*random_plan("a", names, random.Random(1)), "me")
+    assert place.put("older")
+    place.keep_older()
+    with pytest.raises(StoreError):
+        place.open()
 
 
 def test_what_is_stored_otherwise_than_it_was_confirmed_is_forgotten():
