@@ -178,7 +178,7 @@ def rss_mib(pid: int) -> float:
 
 
 class FixedPicker:
-    """The engine of each group, in place of Ray Serve's replicas."""
+    """The engine of each group, in place of Ray Serve's list (`benchmarks/serve_picker.py` measures that)."""
 
     def __init__(self, engines: Sequence[EngineEndpoint]) -> None:
         self._engines = {engine.app: engine for engine in engines}

@@ -10,22 +10,15 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from functools import partial
-from typing import Any
 
 from ray import serve
-from ray.serve.handle import DeploymentHandle
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
-from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
-from sparkfleet.gateway.engine.endpoints import EngineEndpoint, first_found
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
@@ -33,7 +26,8 @@ from sparkfleet.gateway.metrics_page import serve_metrics
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.gateway.reverse_proxy import BODIES_HELD
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import RoutingTable
+from sparkfleet.gateway.serve_picker import ServePicker
 from sparkfleet.gateway.usage_journal import UsageJournal
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
@@ -45,12 +39,6 @@ from sparkfleet.values import Value
 
 log = logging.getLogger(__name__)
 
-PICK_S = 4.5
-"""Time limit for Serve to return a replica. Without a running one it would wait for ever."""
-PREPARE_S = 30.0
-"""Time limit for a gateway to look up a new group's replica before the first request."""
-REPICK_S = 0.5
-"""The same for a request that has failed on one replica: its client has already waited."""
 POLL_PAUSE_S = 0.5
 REGISTER_S = 5.0
 DRAIN_S = 30.0
@@ -68,53 +56,6 @@ class GatewayConfig(Value):
     """Until it reads the head's address file."""
     controller: str
     namespace: str
-
-
-class ServePicker:
-    """Looks up a group's replica in Ray Serve, and reads its engine's address from the replica's metadata.
-
-    Args:
-        secret_of: the secret of an engine's token, by its mark.
-    """
-
-    def __init__(self, secret_of: Callable[[object], str]) -> None:
-        self._secret_of = secret_of
-        self._handles: dict[str, DeploymentHandle[Any]] = {}
-
-    async def pick(
-        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> EngineEndpoint | None:
-        """The first group's replica that is not excluded; None if Serve returns none in time, or fails."""
-        find = partial(self._find, model.deployment)
-        return await first_found(groups, find, exclude=exclude, limit_s=REPICK_S if exclude else PICK_S)
-
-    async def _find(self, deployment: str, group: GroupEntry) -> EngineEndpoint | None:
-        metadata = await self._choose(group.app, deployment)
-        url, name = metadata.get("url"), metadata.get("group")
-        if not isinstance(url, str) or not isinstance(name, str):
-            return None
-        token = engine_token(self._secret_of(metadata.get("secret")).encode(), name)
-        return EngineEndpoint(url=url, group=name, app=group.app, token=token)
-
-    async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
-        handle = self._handles.get(app)
-        if handle is None:
-            handle = self._handles[app] = serve.get_deployment_handle(deployment, app)
-        # Not reserving saves two actor calls, 2.8 ms of CPU a request. The argument is private: Ray is pinned.
-        async with handle.choose_replica(_reserve=False) as selection:
-            metadata: dict[str, Any] = selection.replica_metadata
-            return metadata
-
-    async def prepare(self, deployment: str, app: str) -> None:
-        """Looks up a group's replica before its first request: Serve's first answer takes a second and more."""
-        if app not in self._handles:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(PREPARE_S):
-                    await self._choose(app, deployment)
-
-    def forget(self, apps: AbstractSet[str]) -> None:
-        """Drops the handles of applications that are gone; `apps` are the existing ones."""
-        self._handles = {app: handle for app, handle in self._handles.items() if app in apps}
 
 
 @serve.deployment(
@@ -139,7 +80,7 @@ class GatewayReplica:
         at = self._at = stored_listening(paths, config.listening)
         self._trouble = ""
         self._metrics = GatewayMetrics()
-        self._picker = ServePicker(SecretLookup(paths))
+        self._picker = ServePicker(SecretLookup(paths), serve.get_deployment_handle)
         self._owners = ResponseOwners(paths.stored_responses)
         self._gateway = GatewayApp(
             self._picker,
