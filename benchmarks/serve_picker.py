@@ -26,8 +26,8 @@ async def measure(requests: int, rounds: int) -> tuple[float, float]:
     """Microseconds of processor time of a look-up in the list, and of one that Serve makes."""
     from ray import serve
 
+    from sparkfleet.gateway.engine.serve_picker import ServePicker
     from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
-    from sparkfleet.gateway.serve_picker import ServePicker
 
     groups = (GroupEntry(app="fake"),)
     entry = ModelEntry(name="fake", groups=groups, deployment="engine", state="ready")

@@ -19,6 +19,7 @@ from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.access.response_owners import ResponseOwners
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
+from sparkfleet.gateway.engine.serve_picker import ServePicker
 from sparkfleet.gateway.http_server import Server
 from sparkfleet.gateway.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
@@ -27,7 +28,6 @@ from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.gateway.reverse_proxy import BODIES_HELD
 from sparkfleet.gateway.routing_table import RoutingTable
-from sparkfleet.gateway.serve_picker import ServePicker
 from sparkfleet.gateway.usage_journal import UsageJournal
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup

@@ -478,7 +478,9 @@ def test_an_empty_fleet_names_the_command_and_a_guest_is_not_misled(run, reader,
 
 def test_a_fleet_that_a_down_left_half_stopped_is_not_an_empty_one(run):
     shown = run(OPEN + 'return $("deployments").textContent;', view=answer(paused=True))
-    assert shown.startswith("The fleet is being taken down, or a sparkfleet down did not end. sparkfleet up starts")
+    assert shown.startswith(
+        "The fleet is being taken down, or a sparkfleet down did not end. sparkfleet up starts"
+    )
 
 
 def test_the_first_deployment_can_be_chosen_once_it_comes(run):

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway import serve_picker
+from sparkfleet.gateway.engine import serve_picker
+from sparkfleet.gateway.engine.serve_picker import ServePicker
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
-from sparkfleet.gateway.serve_picker import ServePicker
 
 ONE, TWO = ({"url": f"http://10.0.0.{number}:8000", "group": "tiny/g1/0"} for number in (1, 2))
 MODEL = ModelEntry(name="tiny", groups=(GroupEntry(app="tiny--g1-0"),), deployment="group", state="ready")
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "serve_picker.py"
+BENCHMARK = Path(__file__).parents[3] / "benchmarks" / "serve_picker.py"
 
 
 class Handle:
