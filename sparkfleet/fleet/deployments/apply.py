@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sparkfleet.fleet.deployments.status import require_not_paused
 from sparkfleet.fleet.events import FleetEvent, FleetStep, KeyCreated, OnEvent, UseCaseEvent, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.known_names import remember_names
@@ -84,6 +83,9 @@ async def prepare_apply(
     if planned.client is not None:
         planned.client.require_same_api()
         if planned.status is not None:
+            # A slow import, as is all of a fleet that is up.
+            from sparkfleet.fleet.deployments.status import require_not_paused
+
             require_not_paused(planned.status)
         plans = [one.plan for one in planned.decision.pending]
         require_known_nodes(session.inventory, planned.status, plans)
