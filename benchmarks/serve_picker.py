@@ -76,12 +76,12 @@ def main() -> int:
         try:
             serve.start(http_options={"location": "NoServer"})
 
-            @serve.deployment(name="engine", ray_actor_options={"num_cpus": 0})
             class Engine:
                 def record_replica_metadata(self) -> dict[str, str]:
                     return ENGINE
 
-            serve.run(Engine.bind(), name="fake", route_prefix=None)  # type: ignore[attr-defined]
+            deployed = serve.deployment(name="engine", ray_actor_options={"num_cpus": 0})(Engine)
+            serve.run(deployed.bind(), name="fake", route_prefix=None)
             listed, chosen = asyncio.run(measure(given.requests, given.rounds))
         finally:
             serve.shutdown()

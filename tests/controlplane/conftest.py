@@ -11,4 +11,4 @@ __all__ = ["clock", "engine", "world"]
 @pytest.fixture(autouse=True)
 def no_unknown_gateways(monkeypatch):
     """A controller without gateways does not wait for one to report."""
-    monkeypatch.setattr(routing_publisher, "UNKNOWN_S", 0.0)
+    monkeypatch.setattr(routing_publisher, "UNREPORTED_GATEWAY_S", 0.0)

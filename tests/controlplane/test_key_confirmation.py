@@ -73,7 +73,7 @@ async def test_a_gateway_with_the_table_of_the_controller_before_has_not_confirm
 
 async def test_a_gateway_that_a_new_controller_does_not_know_yet_has_not_confirmed(world, monkeypatch):
     """A gateway reports every five seconds: meanwhile a revoked key was called refused, and was accepted."""
-    monkeypatch.setattr(routing_publisher, "UNKNOWN_S", 60.0)
+    monkeypatch.setattr(routing_publisher, "UNREPORTED_GATEWAY_S", 60.0)
     assert (await world.controller.keys.create("laptop"))[2] == {"the gateway"}
     await world.controller.reconcile()
     poll = asyncio.create_task(follow(world))

@@ -16,10 +16,10 @@ from sparkfleet.group.group_name import GroupKey
 SETTLE_S = STALE_S
 """Seconds after a restart of the controller for which the gateways keep their old table while groups report again: a group
 that is silent for longer does not count as ready without a restart either."""
-UNKNOWN_S = 10.0
+UNREPORTED_GATEWAY_S = 10.0
 """Seconds after a start of the controller in which there may be gateways that it does not know: they ask for a table within
 a second, and report every five."""
-UNKNOWN = "the gateway"
+UNREPORTED_GATEWAY = "the gateway"
 """Name of the gateways that have neither asked nor reported since the controller started."""
 
 
@@ -85,9 +85,9 @@ class RoutingPublisher:
             # Before the first table the gateways have one of the controller before, which the first one replaces.
             current = version or self._table.version
             there = set(replicas())
-            if self._steady() - self._began < UNKNOWN_S:
+            if self._steady() - self._began < UNREPORTED_GATEWAY_S:
                 there |= self._held.keys()
-                there = there or {UNKNOWN}
+                there = there or {UNREPORTED_GATEWAY}
             return frozenset(one for one in there if not current or self._held.get(one, 0) < current)
 
         async with self._published:

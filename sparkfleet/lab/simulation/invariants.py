@@ -33,7 +33,7 @@ FAILED_STARTS, FAILED_STARTS_S = 14, 3600.0
 """Failed starts at one rung in so many seconds: three of Serve's, counted twice, and some whose reports were lost."""
 RUNG_KEPT_S = 120.0
 """Seconds after which a group that reports runs at the rung that is stored."""
-SILENT_S = 90.0
+REPORT_GAP_S = 90.0
 """Longest time between two reports of a group that is started again and again: Serve pauses for a minute."""
 STORM, STORM_S = 40, 600.0
 """More starts of one group than this in so many seconds are a loop."""

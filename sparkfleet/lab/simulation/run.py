@@ -222,9 +222,9 @@ class Simulation:
         for group in invariants.at_another_rung(wanted, world.store.groups.standings(), world.serve):
             since, seen = before.get(group, (now, float("-inf")))
             reports = world.serve.apps[group].report is not None
-            if not reports and now - seen > invariants.SILENT_S:
+            if not reports and now - seen > invariants.REPORT_GAP_S:
                 continue
-            if now - seen > invariants.SILENT_S:
+            if now - seen > invariants.REPORT_GAP_S:
                 since = now
             self._at_another_rung[group] = since, now if reports else seen
             if reports and now - max(since, self._working_since) > invariants.RUNG_KEPT_S:

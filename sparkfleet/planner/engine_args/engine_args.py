@@ -11,7 +11,7 @@ dashes for underscores. A text that the engine would not take is None here, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -75,19 +75,6 @@ _SCALES = {
 
 LIMITS = (*MEMORY_FLAGS.values(), *KV_BYTES, KV_BLOCKS, KV_TOKENS)
 """Flags that limit an engine's memory."""
-
-
-def without(args: tuple[str, ...], flags: Collection[str]) -> tuple[str, ...]:
-    """The arguments without these flags and their values."""
-    kept: list[str] = []
-    words = iter(args)
-    for word in words:
-        name, is_joined, _ = word.partition("=")
-        if name.replace("_", "-") not in flags:
-            kept.append(word)
-        elif not is_joined:
-            next(words, None)
-    return tuple(kept)
 
 
 @lru_cache(maxsize=512)

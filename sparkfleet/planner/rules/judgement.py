@@ -19,7 +19,7 @@ it. The requirement costs speed at worst; leaving it out costs silent errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 from functools import lru_cache
 
@@ -266,12 +266,13 @@ def merge_flags(given: tuple[str, ...], required: tuple[str, ...]) -> tuple[tupl
     """
     have, want = parse_flags(given), parse_flags(required)
     overridden = tuple(name for name, value in want.items() if have.get(name, value) != value)
-    kept = _without(given, overridden)
+    kept = without_flags(given, overridden)
     added = (f"{name}={value}" if value else name for name, value in want.items() if have.get(name) != value)
     return (*kept, *added), overridden
 
 
-def _without(argv: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+def without_flags(argv: tuple[str, ...], names: Collection[str]) -> tuple[str, ...]:
+    """The arguments without these flags and their values."""
     kept: list[str] = []
     dropping = False
     for word in argv:

@@ -20,9 +20,10 @@ from sparkfleet.planner.capacity.sizing import (
     quant_of,
     size_proposal,
 )
-from sparkfleet.planner.engine_args.engine_args import LIMITS, without
+from sparkfleet.planner.engine_args.engine_args import LIMITS
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
+from sparkfleet.planner.rules.judgement import without_flags
 from sparkfleet.planner.search.evaluate import evaluate
 from sparkfleet.units import gb
 
@@ -109,7 +110,7 @@ def _unlimited(case: VariantContext, places: Sequence[SuggestedPlacement], holds
     args = case.variant.engine_args
     flags = parse_flags(args)
     named = [flag for flag in LIMITS if flag in flags]
-    free = replace(case, variant=case.variant.model_copy(update={"engine_args": without(args, named)}))
+    free = replace(case, variant=case.variant.model_copy(update={"engine_args": without_flags(args, named)}))
     if named and _fits(free, places, holds):
         yield f"leave {' and '.join(named)} out of engine_args"
 

@@ -26,7 +26,7 @@ TOKEN = "t" * 64
 
 @pytest.fixture
 async def client(tmp_path, monkeypatch):
-    monkeypatch.setattr(routing_publisher, "UNKNOWN_S", 0.0)  # there is no gateway to wait for
+    monkeypatch.setattr(routing_publisher, "UNREPORTED_GATEWAY_S", 0.0)  # there is no gateway to wait for
     world = World(tmp_path)
     api = http_api.build(world.controller, ApiTokens(TOKEN), world.metrics.registry, EnvSealer(b"s" * 43))
     server = TestServer(api)
