@@ -109,20 +109,25 @@ def own_ray() -> Iterator[FleetPaths]:
             rmtree(paths.run, ignore_errors=True)
 
 
-def replica_pid(label: str) -> int:
-    """The process of the gateway's replica, by its title and its fleet's label. Raises TimeoutError if there is none."""
+def process_titled(title: str, label: str) -> int:
+    """The process of a fleet with a title that Ray gives it. Raises TimeoutError if there is none.
+
+    Args:
+        title: its beginning.
+        label: of the fleet, in the process's environment.
+    """
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         for entry in Path("/proc").glob("[0-9]*"):
             try:
-                title = (entry / "cmdline").read_bytes()
+                has = (entry / "cmdline").read_bytes()
                 environment = (entry / "environ").read_bytes()
             except OSError:
                 continue  # it has ended
-            if title.startswith(b"ray::ServeReplica:gateway") and label.encode() in environment:
+            if has.startswith(title.encode()) and label.encode() in environment:
                 return int(entry.name)
         time.sleep(0.1)
-    raise TimeoutError("no process of the gateway's replica")
+    raise TimeoutError(f"no process {title}")
 
 
 def main() -> int:
@@ -130,7 +135,7 @@ def main() -> int:
     with own_ray() as paths:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # Ray has set its own
         start(engine, int(port), key_sha256)
-        Path(note).write_text(f"{replica_pid(paths.label)}\n")
+        Path(note).write_text(f"{process_titled('ray::ServeReplica:gateway', paths.label)}\n")
         signal.pause()
     return 0
 
