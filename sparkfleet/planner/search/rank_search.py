@@ -28,7 +28,7 @@ class RankSearch:
     first: Evaluation | None = None
     """The best that passes and has room."""
     nodes: tuple[str, ...] = ()
-    too_few: tuple[Evaluation, tuple[str, ...]] | None = None
+    too_few: tuple[list[Evaluation], tuple[str, ...]] | None = None
     """The best that has room for fewer replicas than the deployment sets."""
     evaluated: int = 0
     left: list[RankedProposal] = field(default_factory=list)
