@@ -109,7 +109,7 @@ class Delivery:
                 filters = _filters(ctx, answer, meter, slot.candidates.model)
                 await send(_start(ctx, answer, filters))
                 complete = await relay(answer, send, ctx.direct, filters)
-                while not complete and (rest := await self._continued(ctx, again, filters, without_body)):
+                while not complete and (rest := await self._continue(ctx, again, filters, without_body)):
                     answer.close()
                     answer = rest
                     complete = await relay(answer, send, ctx.direct, filters)
@@ -119,7 +119,7 @@ class Delivery:
         if complete or ctx.is_stream:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _continued(
+    async def _continue(
         self,
         ctx: RequestContext,
         again: Callable[[], CandidateGroups],

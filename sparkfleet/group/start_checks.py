@@ -11,7 +11,7 @@ from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
 from sparkfleet.group.report_sender import ReportSender
-from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
+from sparkfleet.group.speed import TURN_S, QuietBox, measure_speed
 
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
@@ -51,7 +51,7 @@ class StartChecks:
         unused = adopted and await self._client.is_unused()
         if not adopted or unused:
             self._reports.enter(GroupPhase.PROBING, "measuring its speed", unused=unused)
-            measured = await self._measured(TURN_S)
+            measured = await self._measure(TURN_S)
         self._reports.enter(GroupPhase.PROBING, "checking its output (canary)")
         async with self._box.starting():
             found = await sanity(
@@ -80,14 +80,14 @@ class StartChecks:
             if load.figures is None or load.running + load.waiting:
                 continue
             try:
-                found = await self._measured(0)
+                found = await self._measure(0)
             except EngineError:  # the watch finds out if it is gone
                 pause_s = LATER_S
                 continue
             if found and not (await self._client.read_load()).running:
                 self._reports.enter(self._reports.last.phase, measured=self._reports.last.measured | found)
 
-    async def _measured(self, wait_s: float) -> dict[str, float]:
+    async def _measure(self, wait_s: float) -> dict[str, float]:
         """Its speed, by name; {} if other groups of the box start or are measured for longer than `wait_s`."""
         async with self._box.alone(wait_s) as quiet:
-            return (await measured_speed(self._client.probe.measure)).values() if quiet else {}
+            return (await measure_speed(self._client.probe.measure)).values() if quiet else {}

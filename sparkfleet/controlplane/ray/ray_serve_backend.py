@@ -29,7 +29,7 @@ from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.named_actor import NamedActor
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 
 log = logging.getLogger(__name__)
 

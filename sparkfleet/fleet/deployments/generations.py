@@ -40,7 +40,7 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
             f"{name} has no {'earlier generation' if generation is None else f'generation {generation} to go back to'}.",
             do=f"Generations that are kept: {kept}. `sparkfleet history {name}` shows them.",
         )
-    return await _prepared(session, wanted[-1].spec, wanted[-1].plan)
+    return await _prepare(session, wanted[-1].spec, wanted[-1].plan)
 
 
 async def prepare_restart(session: Session, name: str) -> PreparedApply:
@@ -53,7 +53,7 @@ async def prepare_restart(session: Session, name: str) -> PreparedApply:
         found = await find_now(client, name)
     if found.plan is None:
         raise ControlError(f"{name} is being stopped, so there is nothing to restart.")
-    return await _prepared(session, Deployment.model_validate_json(found.spec), found.plan, retry=True)
+    return await _prepare(session, Deployment.model_validate_json(found.spec), found.plan, retry=True)
 
 
 async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedApply:
@@ -70,7 +70,7 @@ async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedA
     return await prepare_apply(session, [wanted])
 
 
-async def _prepared(
+async def _prepare(
     session: Session, spec: Deployment, plan: DeploymentPlan, *, retry: bool = False
 ) -> PreparedApply:
     """An apply of a plan that exists already. Raises SpecError if it would run code of a checkpoint that is not pinned.
