@@ -66,14 +66,14 @@ class Delivery:
         receive: Receive,
         send: Send,
         *,
-        again: Callable[[], CandidateGroups],
+        choose: Callable[[], CandidateGroups],
         held: HeldBody,
     ) -> None:
         """Delivers one request, and its answer up to the end.
 
         Args:
             ctx: the request, with what an engine gets.
-            again: its candidates by the table of that moment.
+            choose: returns its candidates by the present table.
             held: its body's share of the budget, given back once an engine answers.
 
         Raises:
@@ -82,7 +82,7 @@ class Delivery:
         """
         sent = perf_counter()
         async with WhileConnected(receive, ctx.direct):
-            slot = await self._queues.enter(again, candidates)
+            slot = await self._queues.enter(choose, candidates)
             ctx.slot = slot
             if ctx.explains:
                 ctx.explanation = slot.candidates.explain(slot.found)
@@ -109,7 +109,7 @@ class Delivery:
                 filters = _filters(ctx, answer, meter, slot.candidates.model)
                 await send(_start(ctx, answer, filters))
                 complete = await relay(answer, send, ctx.direct, filters)
-                while not complete and (rest := await self._continue(ctx, again, filters, without_body)):
+                while not complete and (rest := await self._continue(ctx, choose, filters, without_body)):
                     answer.close()
                     answer = rest
                     complete = await relay(answer, send, ctx.direct, filters)
@@ -122,7 +122,7 @@ class Delivery:
     async def _continue(
         self,
         ctx: RequestContext,
-        again: Callable[[], CandidateGroups],
+        choose: Callable[[], CandidateGroups],
         filters: AnswerFilters,
         without_body: Request | None,
     ) -> UpstreamAnswer | None:
@@ -137,7 +137,7 @@ class Delivery:
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
             request = replace(without_body, body=RequestBody(body))
-            if (answer := await self._ask_for_rest(ctx, again, lost, request)) is not None:
+            if (answer := await self._ask_for_rest(ctx, choose, lost, request)) is not None:
                 record.resume()
                 ctx.replays += ("continued",)
                 return answer
@@ -145,11 +145,11 @@ class Delivery:
         return None
 
     async def _ask_for_rest(
-        self, ctx: RequestContext, again: Callable[[], CandidateGroups], lost: Attempts, request: Request
+        self, ctx: RequestContext, choose: Callable[[], CandidateGroups], lost: Attempts, request: Request
     ) -> UpstreamAnswer | None:
         assert ctx.slot is not None
         try:
-            candidates = again()
+            candidates = choose()
             same = tuple(
                 one
                 for one in candidates.groups

@@ -155,7 +155,7 @@ class ReverseProxy:
                         candidates,
                         receive,
                         send,
-                        again=lambda: candidates_of(ctx, self.table, target, self.observed),
+                        choose=lambda: candidates_of(ctx, self.table, target, self.observed),
                         held=held,
                     )
             finally:

@@ -9,7 +9,8 @@ from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
 from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
-from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
+from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
+from sparkfleet.fleet.planning.plan import FleetPlan
 from sparkfleet.fleet.planning.running import memory_holds_both, running_groups
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -85,7 +86,7 @@ async def _prepare(
     if not retry:
         refuse_taken_ports(plan, status, session.inventory.endpoint_ports)
     change = _change(spec, plan, status, retry=retry)
-    planned = Planned(spec=spec, plan=plan, change=change)
+    planned = PlannedDeployment(spec=spec, plan=plan, change=change)
     decision = FleetDecision(Plan(deployments=(plan,)), [planned])
     fleet = Fleet(name=session.inventory.fleet, nodes=())
     return PreparedApply(FleetPlan((spec,), fleet, status, decision, client.again(), {}), False, retry)
