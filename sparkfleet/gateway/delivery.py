@@ -21,7 +21,7 @@ from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerFilters, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord
-from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.errors.api_error import ApiError
@@ -86,20 +86,20 @@ class Delivery:
             ctx.slot = slot
             if ctx.explains:
                 ctx.explanation = slot.candidates.explain(slot.found)
-            assert ctx.request is not None
+            assert ctx.outgoing is not None
             ctx.attempts = Attempts(
                 self._picker,
                 self._upstream,
                 slot.candidates,
                 slot,
-                request=ctx.request,
+                request=ctx.outgoing,
                 on_answer=held.close,
                 token_ids=ctx.replay is not None,
             )
             without_body = None
             if ctx.replay is not None:
-                without_body = replace(ctx.request, body=RequestBody(), model_span=None)
-            ctx.request = None
+                without_body = replace(ctx.outgoing, body=RequestBody(), model_span=None)
+            ctx.outgoing = None
             answer = await ctx.attempts.answer()
             try:
                 meter = self._begin_answer(ctx, answer, sent)
@@ -124,7 +124,7 @@ class Delivery:
         ctx: RequestContext,
         choose: Callable[[], CandidateGroups],
         filters: AnswerFilters,
-        without_body: Request | None,
+        without_body: EngineRequest | None,
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
         record, lost = filters.record, ctx.attempts
@@ -145,7 +145,11 @@ class Delivery:
         return None
 
     async def _ask_for_rest(
-        self, ctx: RequestContext, choose: Callable[[], CandidateGroups], lost: Attempts, request: Request
+        self,
+        ctx: RequestContext,
+        choose: Callable[[], CandidateGroups],
+        lost: Attempts,
+        request: EngineRequest,
     ) -> UpstreamAnswer | None:
         assert ctx.slot is not None
         try:

@@ -17,7 +17,7 @@ from sparkfleet.group.ranks.rank_set import Ranks, cancel
 from sparkfleet.group.ranks.rank_spec import is_forwarded
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import ReportSender
-from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
+from sparkfleet.group.startup_watch import StartupWatch, longest_s, never_ready
 from sparkfleet.runtime.base import Phase
 
 START_PROGRESS_S = 1.0
@@ -40,7 +40,7 @@ class BringUp:
         self._ranks = ranks
         self._reports = reports
         self._client = client
-        self._starting = Starting(len(ranks), launch.silence_s)
+        self._watch = StartupWatch(len(ranks), launch.silence_s)
         self._misplaced = ""
         """The wrong address that a custom workload listens on, in words."""
 
@@ -77,7 +77,7 @@ class BringUp:
                 {*watching, healthy}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                raise never_ready(limit_s, probe.unhealthy, self._misplaced or self._starting.last_line())
+                raise never_ready(limit_s, probe.unhealthy, self._misplaced or self._watch.last_line())
             if not healthy.done():
                 for ended in done:
                     ended.result()  # it ends early only by raising the reason
@@ -99,14 +99,14 @@ class BringUp:
             except NodeError:
                 await asyncio.sleep(START_PROGRESS_S)
                 continue
-            self._starting.update(time.monotonic(), logs)
+            self._watch.update(time.monotonic(), logs)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
-            parts = (self._misplaced, self._client.probe.unhealthy, self._starting.words())
+            parts = (self._misplaced, self._client.probe.unhealthy, self._watch.words())
             self._reports.enter(
                 phase,
                 " · ".join(filter(None, parts)),
-                step=self._starting.step(),
+                step=self._watch.step(),
                 ranks=self._ranks.reports(statuses),
             )
             await asyncio.sleep(START_PROGRESS_S)

@@ -24,7 +24,7 @@ from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.exit_watch import ExitWatch
 from sparkfleet.group.group_launch import GroupLaunch
-from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
@@ -94,7 +94,7 @@ class Group:
         self._began = time.monotonic()
         self._client: EngineClient | None = None
         """Of its engine, once its ranks run."""
-        self._liveness = Liveness(launch.timeouts)
+        self._hang_detector = HangDetector(launch.timeouts)
         self._unwell = ""
         """The failure of its last health check, in words: a custom workload has no counters."""
         self._stops = False
@@ -194,7 +194,9 @@ class Group:
         if client.engine.metrics_path:  # without metrics its progress is unknown
             checks = StartChecks(self._launch, self._reports, client, self._box)
             measuring = asyncio.create_task(checks.measure_once_idle())
-            works.append(follow(client.read_load, probe.one_token, self._launch.patience_s, self._liveness))
+            works.append(
+                follow(client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector)
+            )
         elif self._launch.probed:
             healthy = partial(probe.healthy, client.health_path)
             works.append(stays_well(healthy, client.health_path, timeouts, self._show_unwell))
@@ -291,7 +293,7 @@ class Group:
 
     def _doubts(self) -> str:
         """The present reasons for which it may not serve well, in words; "" for none."""
-        hangs = self._liveness.doubt(time.monotonic()) or self._unwell
+        hangs = self._hang_detector.doubt(time.monotonic()) or self._unwell
         if hangs:
             hangs += f"; `sparkfleet logs {self._launch.name}` shows its output"
         return "; ".join(filter(None, (self._ranks.quiet(), hangs)))

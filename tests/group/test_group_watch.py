@@ -15,7 +15,7 @@ from sparkfleet.group import bring_up, engine_client, hang_detector
 from sparkfleet.group import group as module
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import die_with_the_engine
-from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks import rank_set
@@ -107,13 +107,13 @@ async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatc
     system = SimpleNamespace(getpid=os.getpid, kill=lambda *call: killed.append(call))
     monkeypatch.setattr(module, "os", system)
 
-    def fails(liveness, *reading):
+    def fails(detector, *reading):
         raise ZeroDivisionError("a mistake of ours")
 
     first = world.group()
     await first.start()
     with monkeypatch.context() as patched:
-        patched.setattr(Liveness, "is_suspect", fails)
+        patched.setattr(HangDetector, "is_suspect", fails)
         await asyncio.wait_for(die_with_the_engine(first), 5)
     assert killed == [(os.getpid(), signal.SIGKILL)]
     assert not first.ended, "the engine is well"

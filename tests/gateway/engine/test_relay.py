@@ -20,7 +20,7 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerFilters, relay
-from sparkfleet.gateway.engine.upstream import Request, Upstream
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import ModelEntry
 
@@ -325,7 +325,7 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
     filters = AnswerFilters(UsageMeter(0.0), LoopDetector(16))
     async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
         target = EngineEndpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
+        request = EngineRequest(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
         looping = await upstream.open(target, request)
         assert looping.connection.is_free, "nothing of it is still to come"
         relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, filters))
