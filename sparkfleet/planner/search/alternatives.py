@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.sizing import size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SizedProposal, total

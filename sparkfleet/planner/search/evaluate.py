@@ -13,12 +13,9 @@ from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.perf.predictor import Settings
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantContext
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
-    Proposal,
-    Sizes,
-    Sizing,
-    VariantContext,
     fraction_of,
     quant_of,
     settings_of,

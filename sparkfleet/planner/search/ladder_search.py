@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
 from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation, evaluate

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantContext
 from sparkfleet.planner.place.fleet_map import Pool, SiteClass
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from sparkfleet.planner.capacity.sizing import Proposal
+from sparkfleet.planner.capacity.proposal import Proposal
 from sparkfleet.planner.search.evaluate import Evaluation
 
 

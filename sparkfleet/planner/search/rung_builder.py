@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
 from sparkfleet.planner.search.spread import sparks_words

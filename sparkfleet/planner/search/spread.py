@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparkfleet.knowledge.published.evidence import CLOSE, EvidenceLevel
 from sparkfleet.perf.prediction import Split
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import (

@@ -7,16 +7,12 @@ from dataclasses import replace
 
 from sparkfleet.planner.capacity.headroom import lowered
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Sizes, VariantContext
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.ladder_search import ChosenLadder, LadderSearch
 from sparkfleet.planner.search.node_finder import NodeFinder
-from sparkfleet.planner.search.objective import (
-    SizedProposal,
-    best_groups,
-    total,
-)
+from sparkfleet.planner.search.objective import SizedProposal, best_groups, total
 from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     moved,
