@@ -154,7 +154,7 @@ async def test_an_engine_that_reports_its_own_end_has_not_answered(raw_engine: R
     assert (status, body) == (200, CHUNK + DIED[path])
     assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost") == 1
     assert door.value("sparkfleet_requests_total", model="tiny", path=path, status="502") == 1
-    assert door.gateway.proxy.observed.is_open("app-0")
+    assert door.gateway.proxy.observed.circuit_is_open("app-0")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_a_fault_of_the_request_is_no_failure_of_the_engine(
     _, _, body = await door.post("/v1/completions", stream=True)
     assert body == CHUNK + refused + DONE
     assert not door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost")
-    assert not door.gateway.proxy.observed.is_open("app-0")
+    assert not door.gateway.proxy.observed.circuit_is_open("app-0")
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -210,7 +210,7 @@ async def test_an_answer_that_is_cut_counts_for_the_circuit_of_its_group(
     door = await open_door(engines=[paced_engine(InjectedFault(kind="die", after=1))])
     with contextlib.suppress(aiohttp.ClientPayloadError):
         await door.post(stream=streaming)
-    assert door.gateway.proxy.observed.is_open("app-0")
+    assert door.gateway.proxy.observed.circuit_is_open("app-0")
 
 
 class RawEngine:
