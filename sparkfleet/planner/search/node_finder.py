@@ -48,7 +48,7 @@ class NodeFinder:
         return here and self.fits_all(pool, needs)
 
     def fits_all(self, pool: Pool, needs: Band) -> bool:
-        """True if all requested replicas fit on nodes of the pool's kind. One alone is not tried: `find` is asked for it."""
+        """True if all requested replicas fit on nodes of the pool's kind; always for one, which `find` has placed."""
         name, wanted = self._case.spec.name, self._case.variant.replicas or 1
         if wanted == 1:
             return True

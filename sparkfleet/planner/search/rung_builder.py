@@ -57,7 +57,7 @@ def without_advisory_first(
 ) -> list[Evaluation]:
     """The ladder with a release without a known security advisory first, if that costs no more than two boots differ by.
 
-    It has to be published for the family, and of a known version: that nothing is known of a release is no merit.
+    It has to be published for the family, and of a known version: advisories against an unknown one cannot be known.
     """
     first = ladder[0]
     if not advisories_against(first):
