@@ -1,4 +1,4 @@
-"""Texts of the live view: its headline, its notes, and the cells of its rows. Pure."""
+"""Texts of the live view: its headline, its notes, and the cells of its rows."""
 
 from __future__ import annotations
 
