@@ -1,4 +1,4 @@
-"""Plans deployments together, with the fleet's own measurements, and compares them with what is applied. Pure."""
+"""Plans deployments together, with the fleet's own measurements, and compares them with what is applied."""
 
 from __future__ import annotations
 
