@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation, evaluate
 from sparkfleet.planner.search.node_finder import NodeFinder
 from sparkfleet.planner.search.objective import SizedProposal, proof_of, published_factor, worth
-from sparkfleet.planner.search.rank_search import RankedProposal, RankSearch
 from sparkfleet.planner.search.rung_builder import without_advisory_first
 from sparkfleet.planner.search.spread import is_alike, reason_to_stay, weighed_with
 from sparkfleet.planner.types.plan import Rejection
@@ -49,6 +49,34 @@ def lookup_pays(case: VariantContext) -> bool:
     """
     measured = any(one.method in LOOKUPS for one in case.predictor.measurements)
     return measured or case.spec.content in REPEATING or case.variant.speculation.method in LOOKUPS
+
+
+class RankedProposal(NamedTuple):
+    """A proposal in the order of its promise."""
+
+    negative: float
+    """Worth, promised or evaluated, negative: a heap has the least first."""
+    order: int
+    proposal: Proposal
+    evaluation: Evaluation | None
+
+
+@dataclass
+class RankSearch:
+    """Search among the proposals on one number of ranks."""
+
+    heap: list[RankedProposal]
+    """Proposals that wait for their turn."""
+    first: Evaluation | None = None
+    """The best that passes and has room."""
+    nodes: tuple[str, ...] = ()
+    """Its nodes."""
+    too_few: tuple[list[Evaluation], tuple[str, ...]] | None = None
+    """The best that has room for fewer replicas than the deployment sets."""
+    evaluated: int = 0
+    """Number of proposals that were evaluated."""
+    left: list[RankedProposal] = field(default_factory=list)
+    """Proposals that cannot follow the first on its ladder."""
 
 
 class ChosenLadder(NamedTuple):
@@ -118,7 +146,7 @@ class LadderSearch:
             by_ranks[proposal.split.ranks].append(self._ranked(proposal, sized))
         for heap in by_ranks.values():
             heapq.heapify(heap)
-        return [RankSearch(ranks, heap) for ranks, heap in sorted(by_ranks.items())]
+        return [RankSearch(heap) for _, heap in sorted(by_ranks.items())]
 
     def _ranked(self, proposal: Proposal, sized: Sizing) -> RankedProposal:
         settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
