@@ -31,7 +31,7 @@ from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
 from sparkfleet.runtime.named_actor import NamedActor
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,6 @@ class GroupReplica:
     async def __init__(self, launch_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
         launch = GroupLaunch.model_validate_json(launch_json)
         paths = FleetPaths.of_this_process()
-        secret = paths.read_engine_secret()
         self._drain_s = launch.drain_s
         self._context = launch.candidate.context
         self._watch: asyncio.Task[None] | None = None
@@ -192,7 +191,6 @@ class GroupReplica:
         self._group = Group(
             launch,
             ranks,
-            secret,
             ControllerReporter(controller),
             Backoff(begun, launch.timeouts),
             wanted=_wanted_by_controller(launch, controller),

@@ -17,7 +17,8 @@ from sparkfleet.fleet.lifecycle.drain import (
     deployments_on,
     prepare_drain,
 )
-from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
+from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
+from sparkfleet.fleet.planning.plan import FleetPlan
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.types.plan import GroupPlan, Plan
@@ -112,7 +113,7 @@ async def test_what_would_move_to_a_node_that_the_running_fleet_lacks_is_refused
     async def planned(session, specs, without):
         change = Change(verb="change", name=spec.name)
         decision = FleetDecision(
-            Plan(deployments=(moving,)), [Planned(spec=spec, plan=moving, change=change)]
+            Plan(deployments=(moving,)), [PlannedDeployment(spec=spec, plan=moving, change=change)]
         )
         return FleetPlan(tuple(specs), Fleet(name="home", nodes=()), status, decision, session, {})
 
