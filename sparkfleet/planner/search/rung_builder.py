@@ -172,8 +172,8 @@ def _gain(evaluation: Evaluation, choice: Evaluation) -> float:
 
 
 def _only_decodes_faster(evaluation: Evaluation, choice: Evaluation) -> bool:
-    """True if its first word comes so much later that the whole answer, with the prompt, takes longer."""
-    return 0.0 < _gain(evaluation, choice) < 1.0
+    """True if its first word comes so much later that the whole answer, with the prompt, is no faster as a plan shows it."""
+    return 0.0 < round(_gain(evaluation, choice), 2) <= 1.0
 
 
 def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -> str:
