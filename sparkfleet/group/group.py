@@ -42,7 +42,7 @@ from sparkfleet.group.speed import TURN_S, QuietBox, measured_speed
 from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
 from sparkfleet.runtime.base import Phase
 from sparkfleet.runtime.files.token_secrets import mark_of
-from sparkfleet.runtime.ports import has_connections
+from sparkfleet.runtime.ports import connections
 
 log = logging.getLogger(__name__)
 
@@ -422,7 +422,7 @@ class Group:
         self._reports.enter(
             self._reports.last.phase,
             self._doubts(),
-            running=load.running,
+            running=self._connections() if self._is_custom else load.running,
             waiting=load.waiting,
             drafted=load.drafted,
             accepted=load.accepted,
@@ -451,10 +451,13 @@ class Group:
         while await self._is_busy():
             await asyncio.sleep(0.2)
 
+    def _connections(self) -> int:
+        """Of a custom workload, an upper bound of its requests: gateways close idle ones in seconds."""
+        return connections(self._launch.candidate.port or 0)
+
     async def _is_busy(self) -> bool:
         if self._is_custom:
-            # Its work is unknown, and its clients are not: gateways close idle connections in seconds.
-            return has_connections(self._launch.candidate.port or 0)
+            return self._connections() > 0
         load = await self._read_load()
         return load.running + load.waiting > 0 or load.figures is None
 

@@ -216,7 +216,10 @@ def take_less_memory(one: FallbackCase) -> list[Action] | None:
 
     That is one for which there was no such rung then: another plan or a node that is back may bring one.
     """
-    if one.state.may_serve(one.app) or sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
+    if (
+        one.state.may_serve(one.app)
+        or sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED
+    ):
         return None
     plan = one.desired.plan_of(one.group)
     away_or_drained = {*one.state.nodes.away_since, *one.state.drained}

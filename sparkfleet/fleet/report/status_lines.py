@@ -175,6 +175,8 @@ def _group_lines(
 
 
 def _load(group: GroupReport, candidate: Candidate | None) -> str:
+    if group.engine == "custom":
+        return f"{plural(group.running, 'open connection')}; its requests are not counted"
     lanes = f" of {candidate.concurrency}" if candidate and candidate.concurrency else ""
     return f"{group.running}{lanes} requests running, {group.waiting} waiting"
 

@@ -119,7 +119,9 @@ async def test_its_end_is_carried_out_if_the_controller_ended_before(outlived):
     outlived.store.groups.set_standing(*OLDER, standing)
     await outlived.restarted().reconcile()
     assert outlived.apps.apps[OLDER].status == "retiring"
-    assert not [why for why in await outlived.messages("failed") if "in a row" in why], "it is recorded already"
+    assert not [why for why in await outlived.messages("failed") if "in a row" in why], (
+        "it is recorded already"
+    )
 
 
 async def test_one_that_has_failed_holds_up_no_start_that_waits_for_memory(outlived):

@@ -87,14 +87,17 @@ def test_declared_memory_is_no_prediction():
     one = deployment(report())
     (group,) = one.plan.groups
     (rung, *lower) = group.ladder
-    declared = Band(
-        low=2 * GIB, mid=2 * GIB, high=2 * GIB, provenance=Provenance.MODELLED, basis=DECLARED
-    )
+    declared = Band(low=2 * GIB, mid=2 * GIB, high=2 * GIB, provenance=Provenance.MODELLED, basis=DECLARED)
     prediction = rung.prediction.model_copy(update={"memory_bytes_per_rank": declared})
     ladder = (rung.model_copy(update={"prediction": prediction}), *lower)
     plan = one.plan.model_copy(update={"groups": (group.model_copy(update={"ladder": ladder}),)})
     shown = lines(fleet(one.model_copy(update={"plan": plan}), nodes=holding({"spark1": 47 * GIB})))
     assert "        memory: 47 GiB (2 declared in the deployment)" in shown
+
+
+def test_requests_of_a_custom_workload_are_not_counted():
+    shown = lines(fleet(deployment(report(engine="custom", running=1))))
+    assert "        1 open connection; its requests are not counted" in shown
 
 
 def test_requests_that_wait_at_the_gateway_are_in_the_line_of_their_deployment():
