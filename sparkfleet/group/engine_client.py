@@ -12,7 +12,7 @@ from sparkfleet.group.engine_load import Load, read_load
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.serving_watch import generates
-from sparkfleet.runtime.ports import has_connections
+from sparkfleet.runtime.ports import connections
 
 UNUSED_TOKENS = 16
 """Tokens of an engine that has generated the first token of its start only; with drafts that is a few at once."""
@@ -66,9 +66,12 @@ class EngineClient:
         while await self._is_busy():
             await asyncio.sleep(BUSY_LOOK_S)
 
+    def connections(self) -> int:
+        """Of a custom workload, an upper bound of its requests: gateways close idle ones in seconds."""
+        return connections(self._candidate.port or 0)
+
     async def _is_busy(self) -> bool:
         if self.is_custom:
-            # Its work is unknown, and its clients are not: gateways close idle connections in seconds.
-            return has_connections(self._candidate.port or 0)
+            return self.connections() > 0
         load = await self.read_load()
         return load.running + load.waiting > 0 or load.figures is None

@@ -284,7 +284,7 @@ class Group:
         self._reports.enter(
             self._reports.last.phase,
             self._doubts(),
-            running=load.running,
+            running=client.connections() if client.is_custom else load.running,
             waiting=load.waiting,
             drafted=load.drafted,
             accepted=load.accepted,

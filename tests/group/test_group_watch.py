@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from group_world import SECRET, TWO, never, order, quick_world, stuck, vanish
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.group import bring_up, engine_client, hang_detector
+from sparkfleet.group import bring_up, engine_client, hang_detector, serving_watch
 from sparkfleet.group import group as module
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import die_with_the_engine
@@ -171,6 +172,24 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
         assert not done
         assert asked == []
         watched.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_a_custom_workload_reports_its_open_connections_as_what_runs(world, engine, monkeypatch):
+    """It reported 0, and a drain of it ended at once, whatever it was answering."""
+    monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
+    fields = {"engine": "custom", "command": ("serve",), "port": engine}
+    group = world.group(candidate=order().candidate.model_copy(update=fields))
+    await group.start()
+    watched = asyncio.create_task(group.watch())
+    with socket.create_connection(("127.0.0.1", engine)):
+        async with asyncio.timeout(5):
+            while world.reports[-1].running != 1:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while world.reports[-1].running:
+            await asyncio.sleep(0.01)
+    watched.cancel()
     await group.stop(drain_s=0)
 
 
