@@ -354,7 +354,7 @@ class Group:
             raise EngineError(
                 f"{WRONG_OUTPUT}: {complaint}.",
                 means="It would have served wrong answers without an error, so it was stopped.",
-                do=f"The next rung of the ladder is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
+                do=f"The next rung, if its ladder has one, is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
             )
         return measured | found.values()
 
@@ -401,7 +401,7 @@ class Group:
             except NodeError:
                 await asyncio.sleep(START_PROGRESS_S)
                 continue
-            starting.update(time.monotonic(), logs)
+            starting.update(time.monotonic(), logs, self._unhealthy())
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             words = " · ".join(filter(None, (self._misplaced, self._unhealthy(), starting.words())))
@@ -476,5 +476,5 @@ def _unexpected(error: Exception) -> EngineError:
     return EngineError(
         f"The start failed: {error!r}.",
         means="This kind of failure is not known: a file or the memory of its node, or a defect of sparkfleet.",
-        do="The next rung of the ladder is tried. `sparkfleet bundle` writes the file for a report.",
+        do="The next rung, if its ladder has one, is tried. `sparkfleet bundle` writes the file for a report.",
     )
