@@ -20,7 +20,7 @@ import errno
 from enum import StrEnum
 from typing import ClassVar
 
-SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM})
+SURROUNDINGS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR})
 """Errors of the file system that are no defect of sparkfleet."""
 
 

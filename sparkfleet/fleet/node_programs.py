@@ -217,6 +217,8 @@ def _remedy(number: int, node: str) -> str:
         return f"Free disk space on {node}"
     if number == errno.EROFS:
         return f"Make that file system writable on {node}"
+    if number == errno.EISDIR:
+        return f"Move that directory away on {node}"
     return f"Give the user of the fleet the permission for it on {node}"
 
 

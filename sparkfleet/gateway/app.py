@@ -118,6 +118,11 @@ class GatewayApp:
         return "; ".join(f"{url}: {why}" for url, why in self.proxy.upstream.trouble.items())
 
     @property
+    def failing_groups(self) -> tuple[str, ...]:
+        """Groups that count as ready and whose requests fail, in words."""
+        return self.proxy.observed.failing()
+
+    @property
     def in_flight(self) -> int:
         """Number of requests in flight."""
         return self._in_flight

@@ -49,6 +49,9 @@ class FreeGroups(NamedTuple):
         return bool(found) and (not found <= self.failed or apps <= self.failed)
 
 
+LASTING = 2
+"""Failures in a row, each after a pause of the circuit, from which on a failure is no passing one."""
+
 NOBODY = RequestsAhead()
 """No requests wait."""
 
@@ -66,6 +69,8 @@ class ObservedGroups:
         self._pending: Counter[str] = Counter()
         self._circuits: dict[str, Circuit] = {}
         """Of the groups that failed and have not answered since."""
+        self._failures: dict[str, tuple[str, str]] = {}
+        """Name of the group and its last failure in words, by application, as far as the failure is known."""
         self._asked: dict[str, int] = {}
         self._speeds: dict[str, GroupSpeed | None] = {}
         """Of the groups of the last table."""
@@ -109,10 +114,18 @@ class ObservedGroups:
         circuit = self._circuits.get(app)
         if circuit is not None and circuit.is_closed_by(number):
             del self._circuits[app]
+            self._failures.pop(app, None)
             self.on_end()  # it is no longer busy for those that wait
 
-    def fail(self, app: str) -> None:
-        """Records that a group did not answer."""
+    def fail(self, app: str, group: str = "", why: str = "") -> None:
+        """Records that a group did not answer.
+
+        Args:
+            group: its name.
+            why: the reason in words; "" if it is not known, or is shown elsewhere.
+        """
+        if why:
+            self._failures[app] = group, why
         self._pause(app, opened(self._circuits.get(app), self._clock()))
         self.caches.forget(app)
         self.sessions.forget(app)
@@ -133,6 +146,15 @@ class ObservedGroups:
         """The circuit of a group in words; "" if it is closed."""
         circuit = self._circuits.get(app)
         return circuit.line(self._clock()) if circuit is not None else ""
+
+    def failing(self) -> tuple[str, ...]:
+        """Groups that count as ready and fail again and again, each as a sentence with its last failure."""
+        return tuple(
+            f"{group} counts as ready, and requests fail there: {why}, {circuit.failures} times in a row."
+            f" `sparkfleet logs {group}` shows its output."
+            for app, (group, why) in self._failures.items()
+            if (circuit := self._circuits.get(app)) is not None and circuit.failures >= LASTING
+        )
 
     def held(self, app: str) -> int:
         """Requests in flight of a group."""
@@ -171,7 +193,10 @@ class ObservedGroups:
     def follow(self, groups: Iterable[GroupEntry], models: Iterable[str] = ()) -> None:
         """Forgets all other groups and models: they are gone. A group's corrections are those of its present plan."""
         before, self._speeds = self._speeds, {}
+        ready: set[str] = set()
         for group in groups:
+            if group.ready:
+                ready.add(group.app)
             self._speeds[group.app] = group.speed
             if before.get(group.app, group.speed) != group.speed:
                 self.learned.forget(group.app)
@@ -179,6 +204,8 @@ class ObservedGroups:
                 self.learned.saw_start(group.app, group.measured)
         there = self._speeds.keys()
         self._circuits = {app: circuit for app, circuit in self._circuits.items() if app in there}
+        # Another engine may serve it the next time that it is ready.
+        self._failures = {app: last for app, last in self._failures.items() if app in ready}
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
         self.caches.keep(there)
         self.sessions.keep(there)

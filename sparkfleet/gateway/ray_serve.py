@@ -229,6 +229,7 @@ class GatewayReplica:
             trouble=self._trouble or (self._certificate.trouble if self._certificate is not None else ""),
             certificate=certificate,
             external_trouble=self._gateway.external_trouble,
+            failing=self._gateway.failing_groups,
             after=self._after,
             keys_used=dict(self._gateway.keys_used),
             usage=self._gateway.usage.totals(),

@@ -73,6 +73,8 @@ class GatewayReport(Value):
     """The same by model, for those that any wait for."""
     external_trouble: str = ""
     """Failures of endpoints outside the fleet, in words; "" for none."""
+    failing: tuple[str, ...] = ()
+    """Groups that count as ready and whose requests fail, each as a sentence with its last failure."""
     trouble: str = ""
     """Reason why it does not listen at the address of its table; "" if it does."""
     after: str = ""

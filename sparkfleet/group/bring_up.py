@@ -99,7 +99,7 @@ class BringUp:
             except NodeError:
                 await asyncio.sleep(START_PROGRESS_S)
                 continue
-            self._watch.update(time.monotonic(), logs)
+            self._watch.update(time.monotonic(), logs, self._client.probe.unhealthy)
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             parts = (self._misplaced, self._client.probe.unhealthy, self._watch.words())

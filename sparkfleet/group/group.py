@@ -319,5 +319,5 @@ def _unexpected(error: Exception) -> EngineError:
     return EngineError(
         f"The start failed: {error!r}.",
         means="This kind of failure is not known: a file or the memory of its node, or a defect of sparkfleet.",
-        do="The next rung of the ladder is tried. `sparkfleet bundle` writes the file for a report.",
+        do="The next rung, if its ladder has one, is tried. `sparkfleet bundle` writes the file for a report.",
     )

@@ -51,8 +51,8 @@ def never_ready(after_s: float, unhealthy: str, last_line: str) -> EngineError:
     return EngineError(
         f"The engine is not healthy after {after_s / 60:.0f} minutes, and has not ended.{last}",
         means="It retries something, loads very slowly, or its node does not report its progress. It was stopped.",
-        do="The next rung of the ladder is tried; `sparkfleet logs` shows the output. To allow a longer start, set"
-        f" `silence` in the deployment: the limit is {SILENCES} times as many seconds, plus the time to load.",
+        do="The next rung, if its ladder has one, is tried; `sparkfleet logs` shows the output. To allow a longer start,"
+        f" set `silence` in the deployment: the limit is {SILENCES} times as many seconds, plus the time to load.",
     )
 
 
@@ -70,12 +70,13 @@ class StartupWatch:
         self._lines = [""] * ranks
         self._new_at: float | None = None
 
-    def update(self, now: float, logs: Sequence[str]) -> None:
+    def update(self, now: float, logs: Sequence[str], unhealthy: str = "") -> None:
         """Takes the end of each rank's log, in order of ranks.
 
         Args:
             now: seconds of any clock that only goes forward.
             logs: the end of each log.
+            unhealthy: its health path's answer, in words; "" if it does not answer, or 200.
 
         Raises:
             EngineError: no new line for too long.
@@ -85,7 +86,7 @@ class StartupWatch:
             self._new_at, self._lines = now, lines
             self._steps = [latest(_split(log), step) for log, step in zip(logs, self._steps, strict=True)]
         if now - self._new_at > self._quiet_s:
-            raise _hangs(now - self._new_at)
+            raise _hangs(now - self._new_at, unhealthy)
 
     def words(self) -> str:
         """The phase of each rank whose log shows one; for a rank that is being prepared, the last line of the build."""
@@ -128,10 +129,13 @@ def _last_line(log: str) -> str:
     return next((line.strip()[:_WIDTH] for line in reversed(_split(log)) if line.strip()), "")
 
 
-def _hangs(quiet_s: float) -> EngineError:
+def _hangs(quiet_s: float, unhealthy: str) -> EngineError:
+    last = f", and is not healthy: {unhealthy}." if unhealthy else "."
     return EngineError(
-        f"The engine printed no log line for {quiet_s:.0f} s during its start.",
-        means="It hangs, and was stopped.",
-        do="The next rung of the ladder is tried; `sparkfleet logs` shows the last line. To allow a longer silence, set"
-        " `silence` in the deployment, in seconds.",
+        f"The engine printed no log line for {quiet_s:.0f} s during its start{last}",
+        means="Its server runs and does not become ready: it was stopped."
+        if unhealthy
+        else "It hangs, and was stopped.",
+        do="The next rung, if its ladder has one, is tried; `sparkfleet logs` shows the last line. To allow a longer"
+        " silence, set `silence` in the deployment, in seconds.",
     )

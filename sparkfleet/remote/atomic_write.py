@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
     """Replace `path`: readers see the old content or the new; if `durable`, also after a power cut.
 
-    A missing directory is created (0700). Raises OSError.
+    A missing directory is created (0700). An empty directory in the place of `path` is removed: docker makes one for a
+    file that it mounts and that is not there. Raises OSError.
     """
     make_private(path.parent)
     beside = path.with_name(f".{path.name[:64]}.{os.urandom(4).hex()}")
@@ -21,13 +23,24 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: 
             file.flush()
             if durable:
                 os.fsync(fd)
-        beside.replace(path)
+        try:
+            beside.replace(path)
+        except IsADirectoryError:
+            _remove_empty(path)
+            beside.replace(path)
     except BaseException as error:
         beside.unlink(missing_ok=True)
         # That of a full disk: a write has no name.
         if isinstance(error, OSError) and error.errno is not None and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def _remove_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(directory)) from None
 
 
 def make_private(directory: Path) -> None:

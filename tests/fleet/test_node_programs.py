@@ -46,6 +46,7 @@ def programs(access, monkeypatch):
 REMEDIES = {
     errno.ENOSPC: "Free disk space on a",
     errno.EROFS: "Make that file system writable on a",
+    errno.EISDIR: "Move that directory away on a",
     errno.EACCES: "Give the user of the fleet the permission for it on a",
 }
 

@@ -94,6 +94,36 @@ def test_one_request_tries_a_group_that_failed() -> None:
     assert first(observed, SMALL, LARGE) == "small"
 
 
+def test_a_group_that_fails_again_and_again_is_named_until_it_answers_or_starts_anew() -> None:
+    """A workload with a key of its own refused every request, and was "ready" without a word."""
+    clock = Clock()
+    observed = ObservedGroups(clock)
+    observed.follow([SMALL])
+
+    def fail(seconds: float) -> None:
+        clock.now += seconds
+        observed.begin("small")
+        observed.fail("small", "tiny/g1/0", "it answered 401")
+        observed.end("small")
+
+    fail(0)
+    fail(0.1)
+    assert observed.failing() == (), "several at once are one failure"
+    fail(OPEN_S)
+    (words,) = observed.failing()
+    assert words.startswith("tiny/g1/0 counts as ready, and requests fail there: it answered 401, 2 times")
+    assert "`sparkfleet logs tiny/g1/0`" in words
+    observed.follow([SMALL])
+    assert observed.failing() == (words,)
+    observed.follow([SMALL.model_copy(update={"ready": False})])
+    observed.follow([SMALL])
+    assert observed.failing() == (), "another engine may serve it now"
+    fail(10 * OPEN_S)
+    clock.now += 100 * OPEN_S
+    observed.succeed("small", observed.begin("small"))
+    assert observed.failing() == ()
+
+
 def test_those_that_wait_are_served_when_a_circuit_closes() -> None:
     clock, calls = Clock(100.0), []
     observed = ObservedGroups(clock)

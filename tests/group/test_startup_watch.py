@@ -52,6 +52,22 @@ def test_silence_of_all_is_a_hang_and_a_word_of_one_is_not():
         watch.update(22.0, ["a", "c"])
 
 
+def test_a_silent_start_whose_server_answers_is_named_with_its_answer():
+    """A server that answered 500 for 15 minutes had "it hangs" as its reason."""
+    watch = StartupWatch(1, quiet_s=10)
+    watch.update(0.0, ["a"], "GET /health returns 500")
+    with pytest.raises(EngineError) as caught:
+        watch.update(11.0, ["a"], "GET /health returns 500")
+    assert caught.value.what.endswith(
+        "for 11 s during its start, and is not healthy: GET /health returns 500."
+    )
+    assert "hangs" not in caught.value.means
+    with pytest.raises(EngineError) as caught:
+        watch.update(11.0, ["a"])
+    assert caught.value.what.endswith("for 11 s during its start.")
+    assert caught.value.means == "It hangs, and was stopped."
+
+
 def test_a_start_may_take_as_long_as_its_load_and_what_the_deployment_allows():
     usual = longest_s(0, SILENCE_S)
     assert usual == 3600

@@ -177,3 +177,20 @@ def test_one_that_listens_on_the_wrong_address_or_on_every_one_is_named_within_a
     ]
     assert named, f"{out}\n{err}"
     assert named[0]["at"] - began < 60
+
+
+@pytest.mark.full
+def test_one_that_requires_a_key_of_its_own_is_named_by_status(fleet):
+    """Each of its requests was a 503 that promised another engine, and `status` had it as ready without a word."""
+    fleet.apply(custom("locked", 5022), "locked.yaml")
+
+    def named():
+        code, out, err = fleet.run("ask", "locked", "Hello")
+        assert code != 0, out
+        assert "failed before it answered" in err
+        return "locked/g1/0 counts as ready, and requests fail there: it answered 401" in fleet.ok("status")
+
+    fleet.until(named, timeout=60)
+    assert fleet.is_ready("locked")
+    fleet.ok("delete", "--yes", "locked")
+    fleet.until(lambda: "locked" not in fleet.ok("status"), timeout=15)

@@ -52,3 +52,18 @@ def test_a_full_disk_has_the_path(tmp_path, monkeypatch):
         write_atomically(tmp_path / "token", b"x", durable=True)
     assert caught.value.filename == str(tmp_path / "token")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_directory_in_the_place_of_a_file_is_replaced_and_a_full_one_is_named(tmp_path):
+    """Docker makes an empty one for a file that it mounts and that is not there: `up`, which writes it again, ended in a
+    traceback."""
+    path = tmp_path / "role.json"
+    path.mkdir()
+    write_atomically(path, b"{}")
+    assert path.read_bytes() == b"{}"
+    full = tmp_path / "full"
+    (full / "inside").mkdir(parents=True)
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomically(full, b"{}")
+    assert caught.value.filename == str(full)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "role.json"]

@@ -148,8 +148,17 @@ class FleetSnapshot:
                 "starting",
                 f"{lost}; its group starts when that is back, or elsewhere if the plan has a rung for it",
             )
-        phases = [report.phase.value for report in self.fresh if report.deployment == desired.name]
-        return "starting", f"its group is {phases[0]}" if phases else "its group is being placed"
+        return "starting", self._start_words(desired)
+
+    def _start_words(self, desired: Desired) -> str:
+        """The start of a deployment of which no group serves, in words."""
+        reports = [one for one in self.fresh if one.deployment == desired.name]
+        own = [one for one in reports if one.group in desired.groups]
+        if begun := [one.phase for one in own if one.phase is not GroupPhase.READY]:
+            return f"its group is {begun[0].value}"
+        there = (GroupPhase.READY, GroupPhase.DRAINING)
+        ending = [one.generation for one in reports if one not in own and one.phase in there]
+        return f"generation {max(ending)} ends first" if ending and not own else "its group is being placed"
 
     def _restart_words(self, name: str) -> str:
         """Activity of an older group of a deployment that does not serve, in words."""

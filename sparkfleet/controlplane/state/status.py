@@ -179,14 +179,14 @@ class FleetStatus(Value):
 
     @property
     def gateway_troubles(self) -> tuple[str, ...]:
-        """Troubles that gateways report of themselves."""
+        """Troubles that gateways report of themselves and of engines."""
         own = (f"gateway: {one.trouble}" for one in self.gateways if one.trouble)
         outside = (
             f"external endpoint, asked by {one.url}: {one.external_trouble}"
             for one in self.gateways
             if one.external_trouble
         )
-        return (*own, *outside)
+        return (*own, *outside, *(words for one in self.gateways for words in one.failing))
 
     def queued(self, name: str) -> int:
         """Requests for a deployment that wait at the gateways for a free slot of a group."""

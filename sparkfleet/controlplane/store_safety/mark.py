@@ -54,10 +54,15 @@ def newest(marks: Iterable[StoreMark | None]) -> StoreMark | None:
 
 
 def write_mark(paths: FleetPaths, mark: StoreMark) -> None:
-    """Writes both files. Raises OSError; the one in the state directory is written first."""
+    """Writes both files, the one in the state directory first, and the other one also if that cannot be written.
+
+    Raises OSError.
+    """
     text = mark.for_disk().encode()
-    write_atomically(paths.store_mark, text, durable=True)
-    write_atomically(paths.run_store_mark, text)
+    try:
+        write_atomically(paths.store_mark, text, durable=True)
+    finally:
+        write_atomically(paths.run_store_mark, text)
 
 
 def is_kept(paths: FleetPaths) -> bool:

@@ -132,7 +132,7 @@ class Attempts:
             answer = await self._upstream.open(engine, request, most=most)
         except EngineLost as lost:
             log.warning("%s: lost %s at %s: %s", request.id, engine.group or "an engine", engine.url, lost)
-            self._fail(engine)
+            self._fail(engine, str(lost))
             self._sent += lost.deliveries or 1
             self._deliveries += lost.deliveries
             return None
@@ -141,7 +141,7 @@ class Attempts:
         self._sent += answer.deliveries
         if not answer.engine_is_failing:
             return answer
-        self._fail(engine)
+        self._fail(engine, f"it answered {answer.status}")
         self._deliveries += answer.deliveries
         self._hold(answer)
         return None
@@ -172,9 +172,10 @@ class Attempts:
     def _may_fit(self, group: GroupEntry) -> bool:
         return group.app not in self._unfit and (group.context is None or group.context > self._context)
 
-    def _fail(self, engine: EngineEndpoint) -> None:
+    def _fail(self, engine: EngineEndpoint, why: str) -> None:
         self._failed.add(engine.url)
-        self._candidates.observed.fail(engine.app)
+        # Endpoints outside the fleet have a list of their own (`Upstream.trouble`).
+        self._candidates.observed.fail(engine.app, engine.group, why if engine.external is None else "")
 
     def _give_up(self) -> UpstreamAnswer:
         if self._held is None:

@@ -234,8 +234,12 @@ class Upstream:
             if engine.external is not None and connection.status in _REFUSED_OUTSIDE:
                 raise EngineLost(_refused(engine.external, connection.status), deliveries=0)
             if connection.status == HTTPStatus.UNAUTHORIZED:
-                # The engine refused the gateway's token, not the client's key: another engine has taken the port.
-                raise EngineLost("it does not accept the gateway's token", deliveries=0)
+                # The engine refused the gateway's token, not the client's key: another engine has taken the port, or a
+                # custom workload was started with a key.
+                raise EngineLost(
+                    "it answered 401 (it does not accept the gateway's token, or requires a key of its own)",
+                    deliveries=0,
+                )
             first = await connection.readany()
             return UpstreamAnswer(connection, first, self._pool, engine.external is not None)
         except BaseException:

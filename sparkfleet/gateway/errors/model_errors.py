@@ -121,7 +121,8 @@ def no_engine(entry: ModelEntry, now: float) -> ApiError:
 def engine_lost(entry: ModelEntry, now: float) -> ApiError:
     """503: every engine that got the request was lost before its first byte."""
     return later(
-        f'The engine of "{entry.name}" failed before it answered; it is being replaced.',
+        f'The engine of "{entry.name}" failed before it answered. One that has ended is replaced; `sparkfleet status` has'
+        " its state.",
         entry.retry_s(now),
         code="engine_lost",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from sparkfleet.errors import ControlError
@@ -10,8 +11,9 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
 
 
 def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
-    """Files that are missing or cannot be used, each as a sentence with what puts it right."""
-    troubles = [*map(_secret, (paths.engine_secret, paths.ray_token)), _tokens(paths), _json(paths.role)]
+    """The directory and files that are missing or cannot be used, each as a sentence with what puts it right."""
+    secrets = map(_secret, (paths.engine_secret, paths.ray_token))
+    troubles = [_directory(paths.root), *secrets, _tokens(paths), _json(paths.role)]
     if paths.run_address.exists():  # only the head has one; this copy is used meanwhile
         troubles.append(_json(paths.address))
     return tuple(trouble for trouble in troubles if trouble)
@@ -26,6 +28,23 @@ def stopped_words(pid: int, what: str, means: str) -> tuple[str, ...]:
     if state not in ("T", "t"):
         return ()
     return (f"{what} is stopped, and {means}: `kill -CONT {pid}` lets it run on.",)
+
+
+def _directory(path: Path) -> str:
+    if os.access(path, os.W_OK | os.X_OK):
+        return ""
+    means = "what runs goes on, and nothing can be started or changed there"
+    return f"{path} cannot be written: {means}. {_writable_again(path)}"
+
+
+def _writable_again(path: Path) -> str:
+    try:
+        is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        is_read_only = False
+    if is_read_only:
+        return "Its file system is mounted read-only: `sudo dmesg` shows if the disk has errors."
+    return f"`chmod 700 {path}` permits it."
 
 
 def _secret(path: Path) -> str:

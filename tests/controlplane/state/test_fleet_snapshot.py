@@ -61,6 +61,17 @@ def test_before_any_is_ready_they_are_there_too():
     assert [(group.ready, group.vision) for group in found.groups] == [(False, True), (False, False)]
 
 
+def test_a_group_that_has_to_end_first_is_not_called_the_one_that_starts():
+    """Clients got "is starting: its group is ready" while the old generation gave its port or its memory back."""
+    old, said = running(1, phase=GroupPhase.READY)
+    ending = old.model_copy(update={"status": "retiring"}), said
+    assert entry(wanted(True), ending).detail == "generation 1 ends first"
+    assert entry(wanted(True), running(1), without=("tiny", 1, 0)).detail == "generation 1 ends first"
+    started = running(2, phase=GroupPhase.STARTING)
+    assert entry(wanted(True), ending, started).detail == "its group is starting"
+    assert entry(wanted(True), running(2), without=("tiny", 2, 0)).detail == "its group is being placed"
+
+
 def test_a_group_further_down_its_ladder_can_do_what_that_rung_can():
     desired = wanted(True, rungs=2)
     (group,) = desired.plan.groups

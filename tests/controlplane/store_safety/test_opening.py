@@ -299,6 +299,17 @@ def test_a_mark_that_cannot_be_written_keeps_nothing_from_being_stored(used, mon
     assert read_mark(used).changes == 3
 
 
+def test_a_mark_that_cannot_be_written_in_the_state_directory_is_written_in_the_other_one(used):
+    """Both stayed behind the store, so that an older copy in its place would have been taken for it."""
+    store = open_store(used, "home")
+    used.store_mark.unlink()
+    (used.store_mark / "inside").mkdir(parents=True)
+    assert store.deployments.put(deployment(), plan(concurrency=2), "me")[1]
+    changes = store.identity().changes
+    store.close()
+    assert read_mark(used).changes == changes
+
+
 @pytest.mark.parametrize(
     ("table", "column", "more", "words"),
     [

@@ -60,6 +60,7 @@ async def test_the_endpoints_addresses_are_those_of_the_status(world):
     )
     gateway = GatewayReport(
         replica="r", url="http://a", metrics_url="", at=1.0, trouble="the port is taken", external_trouble="no key",
+        failing=("tiny/g1/0 counts as ready, and requests fail there",),
         certificate=EndpointCertificate(expires_at=9.0, sha256="00"),
     )  # fmt: skip
     changes = {"entries": entries, "gateways": (gateway,), "paused": True}
@@ -75,6 +76,7 @@ async def test_the_endpoints_addresses_are_those_of_the_status(world):
     assert view.warnings == (
         "gateway: the port is taken",
         "external endpoint, asked by http://a: no key",
+        "tiny/g1/0 counts as ready, and requests fail there",
     )
 
 

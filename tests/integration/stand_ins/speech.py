@@ -1,4 +1,5 @@
-"""A custom workload, as somebody else's server would be: it listens, and reports its health. Arguments: host, port."""
+"""A custom workload, as somebody else's server would be: it listens, reports its health, and requires a key of its own for
+all else. Arguments: host, port."""
 
 import http.server
 import sys
@@ -7,6 +8,11 @@ import sys
 class Well(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+
+    def do_POST(self):
+        self.send_response(401)
+        self.send_header("content-length", "0")
         self.end_headers()
 
     def log_message(self, *_):

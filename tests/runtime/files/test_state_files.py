@@ -36,6 +36,19 @@ def test_a_spoilt_file_is_named_with_what_puts_it_right(paths, name, content):
     assert ("`sparkfleet up`" if name in ("role", "address") else "Put the file back") in words
 
 
+def test_a_directory_that_cannot_be_written_is_named_with_what_puts_it_right(paths, monkeypatch):
+    """It was named by nobody: what is open goes on being written."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != paths.root)
+    (words,) = spoilt_files(paths)
+    assert words.startswith(f"{paths.root} cannot be written: ")
+    assert words.endswith(f"`chmod 700 {paths.root}` permits it.")
+    found = os.statvfs(paths.root)
+    read_only = os.statvfs_result((*found[:8], found.f_flag | os.ST_RDONLY, found.f_namemax))
+    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+    (words,) = spoilt_files(paths)
+    assert "mounted read-only" in words
+
+
 def test_a_node_that_is_not_the_head_needs_no_addresses(paths):
     paths.address.unlink()
     paths.run_address.unlink()
