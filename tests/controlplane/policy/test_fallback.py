@@ -2,7 +2,7 @@
 
 import pytest
 from control_values import deployment, plan
-from controller_world import diagnosed, report
+from controller_world import report
 
 from sparkfleet.controlplane.policy import fallback as module
 from sparkfleet.controlplane.policy import state as seen
