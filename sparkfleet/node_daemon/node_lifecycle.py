@@ -90,6 +90,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
     paths = request.paths
     paths.create()
     with alone(paths):
+        await _complete_end(paths)
         client = await connect(paths, _patience_s(paths))
         if client is None:
             client = await _with_a_controller(paths, request)
@@ -123,6 +124,8 @@ async def make_controller(request: UpRequest) -> None:
     """
     paths = request.paths
     with alone(paths):
+        if await _complete_end(paths):
+            return  # the fleet is down
         if await connect(paths) is None and await _with_a_controller(paths, request) is None:
             raise no_answer(paths)
 
@@ -145,6 +148,7 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
     )
     argv = ray_worker_argv(paths, request.ray, request.host, request.node)
     with alone(paths):
+        await _complete_end(paths)
         left = left_worker(paths, argv)
         if left is not None and (resumed or left.age_s() < JOINING_S):
             return left
@@ -157,6 +161,7 @@ async def join(request: JoinRequest, resumed: bool = False) -> RayProcess:
 async def down(paths: FleetPaths) -> None:
     """Stops every group, then Ray, and leaves no process of the fleet on this node; the desired state stays in the store."""
     with alone(paths):
+        await _complete_end(paths)
         client = await connect(paths)
         # A controller whose own work has failed would stop nothing.
         if client is not None and not client.trouble:
@@ -165,15 +170,30 @@ async def down(paths: FleetPaths) -> None:
                 async with client:
                     await client.stop()
                     await _until_no_groups(client)
+        with contextlib.suppress(OSError):  # a full disk
+            paths.ending.touch()
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
         paths.forget_ends()
         await clear_leftovers(paths)
+        paths.ending.unlink(missing_ok=True)
         # On the head: unfinished starts were stopped, even if no controller ran to record it. A store that cannot be used is
         # left as it is, for `sparkfleet restore`.
         with contextlib.suppress(StoreError, sqlite3.Error):
             if read_content(paths.database) is not None:
                 with contextlib.closing(Store(paths.database)) as store:
                     store.groups.end_starts()
+
+
+async def _complete_end(paths: FleetPaths) -> bool:
+    """Kills the rest of a fleet whose end by `down` was interrupted; False if none was.
+
+    A controller without its GCS still answers: an `up` took it for a fleet that runs.
+    """
+    if not paths.ending.exists():
+        return False
+    await clear_leftovers(paths)
+    paths.ending.unlink(missing_ok=True)
+    return True
 
 
 async def clear_leftovers(paths: FleetPaths) -> None:

@@ -1,10 +1,11 @@
-"""The command line is interrupted or killed in every phase of an apply, and applying again leaves nothing double.
+"""The command line is interrupted or killed in every phase of an apply or in a down, and what follows leaves nothing double.
 
 `installing` is in `tests/install/test_environment.py`: its nodes need an environment of their own.
 """
 
 import re
 import signal
+import time
 
 import pytest
 from on_terminal import OnTerminal
@@ -195,3 +196,21 @@ def test_a_plan_that_another_apply_overtakes_while_it_is_read_is_refused(pair):
     assert "concurrency: 4 → 3" in words
     assert "is ready" not in words
     assert pair.ready_group()["ranks"][0]["pid"] == theirs
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("after_s", [0.2, 2, 4])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGHUP])
+def test_an_up_at_once_after_a_down_that_ended_serves_again(fleet, number, after_s):
+    """The controller of a Ray that was half killed still answered: `up` took it for the fleet's."""
+    fleet.serve(fleet.spec(ON_TWO))
+    with OnTerminal(fleet, "down") as down:
+        down.until_shown("stopping")
+        time.sleep(after_s)
+        code = down.end(number)
+    assert code in (0, 130 if number == signal.SIGINT else -number), down.shown
+    fleet.ok("up")
+    assert not fleet.fleet_status()["trouble"]
+    fleet.until(fleet.is_ready, timeout=60)
+    require_single(fleet)
+    assert fleet.is_sound(fleet.chat())

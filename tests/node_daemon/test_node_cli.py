@@ -87,6 +87,35 @@ async def test_an_up_lets_run_again_what_an_interrupted_down_has_stopped(paths, 
     assert asked == [address]
 
 
+async def test_what_a_down_has_left_half_killed_is_ended_before_anything_is_started(paths, monkeypatch):
+    """A controller whose GCS was gone still answered: `up` printed an endpoint that nothing served."""
+    paths.create()
+
+    async def cut_off(paths):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(node_lifecycle, "clear_leftovers", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            await node_lifecycle.down(paths)
+    request = UpRequest(fleet="home", state_dir=str(paths.root), inventory=inventory())
+    ended = []
+
+    async def clear(paths):
+        ended.append(paths.label)
+
+    async def connect(paths, patience_s=0.0):
+        raise AssertionError("what is left of a controller was asked")
+
+    monkeypatch.setattr(node_lifecycle, "clear_leftovers", clear)
+    monkeypatch.setattr(node_lifecycle, "connect", connect)
+    await node_lifecycle.make_controller(request)
+    assert ended == [paths.label]
+    with pytest.raises(AssertionError, match="was asked"):
+        await node_lifecycle.up(request)
+    assert ended == [paths.label], "once"
+
+
 async def test_a_controller_whose_own_work_has_failed_is_not_waited_for(paths, monkeypatch):
     address = HeadAddress(ray="", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=8000)
     client = FleetClient(address, "token")

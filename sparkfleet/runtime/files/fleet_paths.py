@@ -148,6 +148,11 @@ class FleetPaths:
         return self.run / "clock"
 
     @property
+    def ending(self) -> Path:
+        """Mark of a `down` that has begun to kill Ray and the controller, until they are gone."""
+        return self.run / "ending"
+
+    @property
     def applied(self) -> Path:
         """Everything that is applied, for `sparkfleet restore --adopt`."""
         return self.run / "applied.json"
