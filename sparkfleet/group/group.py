@@ -354,7 +354,8 @@ class Group:
             raise EngineError(
                 f"{WRONG_OUTPUT}: {complaint}.",
                 means="It would have served wrong answers without an error, so it was stopped.",
-                do=f"The next rung, if its ladder has one, is tried; `sparkfleet describe {self._launch.deployment}` shows it.",
+                do="The next rung, if its ladder has one, is tried;"
+                f" `sparkfleet describe {self._launch.deployment}` shows it.",
             )
         return measured | found.values()
 

@@ -136,6 +136,6 @@ def _hangs(quiet_s: float, unhealthy: str) -> EngineError:
         means="Its server runs and does not become ready: it was stopped."
         if unhealthy
         else "It hangs, and was stopped.",
-        do="The next rung, if its ladder has one, is tried; `sparkfleet logs` shows the last line. To allow a longer silence,"
-        " set `silence` in the deployment, in seconds.",
+        do="The next rung, if its ladder has one, is tried; `sparkfleet logs` shows the last line. To allow a longer"
+        " silence, set `silence` in the deployment, in seconds.",
     )
