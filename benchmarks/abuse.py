@@ -28,7 +28,8 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from gateway import FixedPicker, process
+from gateway import process
+from paced.fixed_picker import FixedPicker
 
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp

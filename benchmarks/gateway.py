@@ -7,16 +7,19 @@
     python benchmarks/gateway.py --url-gateway http://spark1:8000 --key sk-sf-… --model qwen3-235b \\
                                  --url-direct http://127.0.0.1:8001 --key-direct …   # a fleet that is running
 
-Each round goes through every contender in turn, so that what else the machine does falls on all. A stream is a request
-of an OpenAI client for a chat's answer of 64 tokens with its usage; the engine sends each token by the clock, 5 ms after
-the one before, later if the streams together had more than `--rate` tokens per second. Added: the difference to the bare
-engine, in the same run. CPU: user and system time of the contender's processes. Small requests are not paced: as many as
-are answered, on 32 connections. The client and the engine take part of the machine too: compare the ratios.
+sparkfleet is the gateway of a fleet: its replica on a Ray Serve of its own, which lists the engine, with a table that never
+changes. Each round goes through every contender in turn, so that what else the machine does falls on all. A stream is a
+request of an OpenAI client for a chat's answer of 64 tokens with its usage; the engine sends each token by the clock, 5 ms
+after the one before, later if the streams together had more than `--rate` tokens per second. Added: the difference to the
+bare engine, in the same run. CPU: user and system time of the contender's processes, of sparkfleet the replica and what it
+starts, without Ray's own; what a gateway takes without a request is part of it. Small requests are not paced: as many as are
+answered, on 32 connections. The client and the engine take part of the machine too: compare the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import statistics
@@ -25,7 +28,6 @@ import sys
 import tempfile
 import urllib.request
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,11 +38,6 @@ from paced.client import Samples, Side, mixed_requests, small_requests, streams
 from paced.contenders import OTHERS, Contender, NotHere, ours
 
 from sparkfleet.gateway.access.keys import digest, generate
-from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.http_server import serve
-from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
-from sparkfleet.runtime.still_heap import StillHeap
 
 STREAMS = (1, 8, 32, 64, 256, 1000)
 TTFT_S = 0.04
@@ -81,6 +78,23 @@ class Line:
     added_ttft_p99_ms: float
     added_itl_p99_ms: float
     cpu_s_per_1000: float
+
+
+@dataclass(frozen=True)
+class SmallRequests:
+    """Rate of one contender's small requests, and its processor time for them."""
+
+    per_s: float
+    cpu_s_per_1000: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Result of one run."""
+
+    lines: list[Line]
+    idle_cpu_ms_per_s: dict[str, float]
+    small: dict[str, SmallRequests]
 
 
 def load_of(count: int, rate: float) -> Load:
@@ -141,27 +155,46 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-async def measure_small(contenders: Sequence[Contender], seconds: float, rounds: int) -> dict[str, float]:
-    """Requests per second of each contender: the median of the rounds."""
-    found: dict[str, list[float]] = {one.name: [] for one in contenders}
+async def measure_small(
+    contenders: Sequence[Contender], seconds: float, rounds: int
+) -> dict[str, SmallRequests]:
+    """The median of the rounds of each contender."""
+    found: dict[str, list[SmallRequests]] = {one.name: [] for one in contenders}
     for _ in range(rounds):
         for one in contenders:
+            before = one.cpu_s()
             per_s, failed = await small_requests(one.side, SMALL_CLIENTS, seconds)
+            cpu_s = one.cpu_s() - before
             if failed:
                 print(f"{one.name}: {failed} small requests failed", file=sys.stderr)
-            found[one.name].append(per_s)
-    return {name: statistics.median(values) for name, values in found.items()}
+            found[one.name].append(SmallRequests(per_s, cpu_s / max(1.0, per_s * seconds) * 1e3))
+    return {name: _median(several) for name, several in found.items()}
+
+
+def _median(several: Sequence[SmallRequests]) -> SmallRequests:
+    return SmallRequests(
+        per_s=statistics.median(one.per_s for one in several),
+        cpu_s_per_1000=statistics.median(one.cpu_s_per_1000 for one in several),
+    )
+
+
+async def measure_idle(contenders: Sequence[Contender], seconds: float) -> dict[str, float]:
+    """Processor time of each contender without a request, in ms per second: it is part of its CPU at every load."""
+    before = [one.cpu_s() for one in contenders]
+    await asyncio.sleep(seconds)
+    used = (one.cpu_s() - earlier for one, earlier in zip(contenders, before, strict=True))
+    return {one.name: cpu_s / seconds * 1e3 for one, cpu_s in zip(contenders, used, strict=True)}
 
 
 async def measure_memory(gateway: Contender, total: int, each: int) -> list[tuple[int, float]]:
     """Resident memory of the gateway, MiB, after each so many requests: half of them streams, each on a new connection."""
-    assert gateway.process is not None
+    assert gateway.serving is not None
     found = []
     for done in range(each, total + each, each):
         failed = await mixed_requests(gateway.side, SMALL_CLIENTS, each, MEMORY_TOKENS)
         if failed:
             print(f"{failed} requests failed", file=sys.stderr)
-        found.append((done, rss_mib(gateway.process.pid)))
+        found.append((done, rss_mib(gateway.serving)))
         print(f"{done:>9} requests: {found[-1][1]:.1f} MiB", file=sys.stderr)
     return found
 
@@ -175,35 +208,6 @@ def rss_mib(pid: int) -> float:
 
 
 # Processes
-
-
-class FixedPicker:
-    """The engine of each group, in place of Ray Serve's list (`benchmarks/serve_picker.py` measures that)."""
-
-    def __init__(self, engines: Sequence[EngineEndpoint]) -> None:
-        self._engines = {engine.app: engine for engine in engines}
-
-    async def pick(
-        self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
-    ) -> EngineEndpoint | None:
-        """The engine of the first group whose engine is not excluded."""
-        found = (self._engines[group.app] for group in groups)
-        return next((engine for engine in found if engine.url not in exclude), None)
-
-
-async def run_gateway(engine: str, port: int, key_sha256: str) -> None:
-    """The gateway, in this process, until it is ended."""
-    entry = ModelEntry(
-        name="fake", groups=(GroupEntry(app="fake", concurrency=4096),), deployment="fake", state="ready"
-    )
-    key = KeyEntry(id="key-bench", name="bench", sha256=key_sha256)
-    table = RoutingTable(version=1, models={"fake": entry}, keys=(key,))
-    picker = FixedPicker([EngineEndpoint(url=engine, app="fake", token="bench")])
-    app = GatewayApp(picker, table=table)
-    await serve(app, "127.0.0.1", port, connections=4096)
-    heap = StillHeap()
-    heap.begin()
-    await heap.keep(lambda: not app.in_flight)
 
 
 @contextmanager
@@ -239,7 +243,7 @@ def start_all(engine: str, arguments: argparse.Namespace, stack: ExitStack) -> l
         name: (lambda name=name: OTHERS[name]([engine], folder, getattr(arguments, name.replace("-", "_"))))
         for name in OTHERS
     }
-    starts["sparkfleet"] = lambda: ours(engine, folder, __file__, key, digest(key.encode()))
+    starts["sparkfleet"] = lambda: ours(engine, folder, key, digest(key.encode()))
     found = [Contender("direct", Side(engine))]
     for name, start in starts.items():
         if arguments.only and name not in arguments.only:
@@ -256,21 +260,23 @@ def start_all(engine: str, arguments: argparse.Namespace, stack: ExitStack) -> l
 # Output
 
 
-def show(lines: Sequence[Line], small: dict[str, float]) -> None:
+def show(found: Comparison) -> None:
     print(f"{'streams':>7}  {'':12}{'added TTFT ms':>20}{'added ITL ms':>14}{'CPU s':>9}{'failed':>8}")
     print(f"{'':7}  {'':12}{'p50':>10}{'p99':>10}{'p99':>14}{'/1000':>9}")
-    for line in lines:
+    for line in found.lines:
         print(
             f"{line.streams:>7}  {line.contender:12}{line.added_ttft_p50_ms:>10.2f}{line.added_ttft_p99_ms:>10.2f}"
             f"{line.added_itl_p99_ms:>14.2f}{line.cpu_s_per_1000:>9.2f}{line.failed:>8}"
         )
-    for name, value in small.items():
-        print(f"{value:>9.0f} small requests/s  {name}")
-    for text in ratios(lines, small):
+    for name, value in found.idle_cpu_ms_per_s.items():
+        print(f"{value:>9.1f} ms of CPU per second without a request  {name}")
+    for name, one in found.small.items():
+        print(f"{one.per_s:>9.0f} small requests/s, {one.cpu_s_per_1000:.2f} s of CPU per 1000  {name}")
+    for text in ratios(found.lines, found.small):
         print(text)
 
 
-def ratios(lines: Sequence[Line], small: dict[str, float]) -> Iterator[str]:
+def ratios(lines: Sequence[Line], small: dict[str, SmallRequests]) -> Iterator[str]:
     """sparkfleet against each other contender."""
     mine = {line.streams: line for line in lines if line.contender == "sparkfleet"}
     for line in lines:
@@ -284,9 +290,13 @@ def ratios(lines: Sequence[Line], small: dict[str, float]) -> Iterator[str]:
             f"{_ratio(own.added_itl_p99_ms, line.added_itl_p99_ms)}, CPU "
             f"{_ratio(own.cpu_s_per_1000, line.cpu_s_per_1000)}"
         )
-    for name, value in small.items():
+    for name, one in small.items():
         if name not in ("direct", "sparkfleet") and "sparkfleet" in small:
-            yield f"sparkfleet / {name}: {_ratio(small['sparkfleet'], value)} small requests/s"
+            own = small["sparkfleet"]
+            yield (
+                f"sparkfleet / {name}: {_ratio(own.per_s, one.per_s)} small requests/s, "
+                f"CPU {_ratio(own.cpu_s_per_1000, one.cpu_s_per_1000)}"
+            )
 
 
 def _ratio(a: float, b: float) -> str:
@@ -301,6 +311,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of every answer")
     parser.add_argument("--rate", type=float, default=RATE, help="tokens per second of all streams, at most")
+    parser.add_argument("--idle-s", type=float, default=10.0, help="seconds without a request")
     parser.add_argument("--small-s", type=float, default=2.0, help="seconds of small requests; 0: none")
     parser.add_argument("--memory", type=int, default=0, metavar="REQUESTS", help="only sparkfleet's memory")
     parser.add_argument("--memory-each", type=int, default=MEMORY_EACH, help="requests between two readings")
@@ -314,32 +325,31 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--key", default="", help="API key of the gateway")
     parser.add_argument("--key-direct", default="", help="bearer token of the engine")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--run-gateway", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if bool(arguments.url_gateway) != bool(arguments.url_direct):
         parser.error("--url-gateway and --url-direct go together")
     return arguments
 
 
-async def run(arguments: argparse.Namespace) -> tuple[list[Line], dict[str, float]]:
+async def run(arguments: argparse.Namespace) -> Comparison:
     gc.freeze()
     if arguments.url_gateway:
         return await compare_running(arguments)
     with ExitStack() as stack:
         engine = stack.enter_context(paced_engine())
         contenders = start_all(engine, arguments, stack)
-        lines, left = [], list(contenders)
+        idle = await measure_idle(contenders, arguments.idle_s)
+        lines = []
         for count in arguments.streams:
             load = load_of(count, arguments.rate)
             set_pace(engine, load, arguments.tokens)
             begun = perf_counter()
-            lines += await measure(left, arguments, load)
+            lines += await measure(contenders, arguments, load)
             print(f"{count} streams: {perf_counter() - begun:.0f} s", file=sys.stderr)
-        small = (
-            await measure_small(left, arguments.small_s, arguments.rounds) if arguments.small_s > 0 else {}
-        )
-        return lines, small
+        small = {}
+        if arguments.small_s > 0:
+            small = await measure_small(contenders, arguments.small_s, arguments.rounds)
+        return Comparison(lines, idle, small)
 
 
 async def run_memory(arguments: argparse.Namespace) -> list[tuple[int, float]]:
@@ -354,29 +364,26 @@ async def run_memory(arguments: argparse.Namespace) -> list[tuple[int, float]]:
         return await measure_memory(gateway, arguments.memory, arguments.memory_each)
 
 
-async def compare_running(arguments: argparse.Namespace) -> tuple[list[Line], dict[str, float]]:
+async def compare_running(arguments: argparse.Namespace) -> Comparison:
     """A fleet's gateway and its engine, which has its own pace."""
     direct = Contender("direct", Side(arguments.url_direct, arguments.key_direct, arguments.model))
     gateway = Contender("sparkfleet", Side(arguments.url_gateway, arguments.key, arguments.model))
     loads = [load_of(count, arguments.rate) for count in arguments.streams]
-    return [line for load in loads for line in await measure([direct, gateway], arguments, load)], {}
+    lines = [line for load in loads for line in await measure([direct, gateway], arguments, load)]
+    return Comparison(lines, {}, {})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
-    if arguments.run_gateway:
-        uvloop.run(run_gateway(arguments.run_gateway, arguments.port, arguments.key))
-        return 0
     if arguments.memory:
         print(json.dumps({"version": 1, "rss_mib": uvloop.run(run_memory(arguments))}))
         return 0
-    lines, small = uvloop.run(run(arguments))
+    found = uvloop.run(run(arguments))
     if arguments.json:
-        document = {"version": 2, "lines": [asdict(line) for line in lines], "small_requests_per_s": small}
-        print(json.dumps(document, indent=2))
+        print(json.dumps({"version": 3, **asdict(found)}, indent=2))
     else:
-        show(lines, small)
-    return 1 if any(line.failed for line in lines if line.contender == "sparkfleet") else 0
+        show(found)
+    return 1 if any(line.failed for line in found.lines if line.contender == "sparkfleet") else 0
 
 
 if __name__ == "__main__":

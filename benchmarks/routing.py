@@ -30,9 +30,10 @@ from time import perf_counter
 
 import aiohttp
 import uvloop
-from gateway import FixedPicker, process
+from gateway import process
 from paced.client import Side
-from paced.contenders import Contender, NotHere, nginx, ours, vllm_router
+from paced.contenders import Contender, NotHere, nginx, ours_alone, vllm_router
+from paced.fixed_picker import FixedPicker
 from paced.loads import LOADS, Conversation, Load, SentRequest
 from paced.prefix_engine import EngineSpeed
 
@@ -203,7 +204,7 @@ def _sparkfleet(
     ]
     key, _ = generate("bench")
     engines = json.dumps([(url, asdict(speed)) for url, speed in zip(urls, known, strict=True)])
-    return ours(engines, folder, __file__, key, digest(key.encode()))
+    return ours_alone(engines, folder, __file__, key, digest(key.encode()))
 
 
 def _vllm_router(

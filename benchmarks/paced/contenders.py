@@ -12,13 +12,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paced.client import Side
 
 START_S = 180.0
+END_S = 40.0
 _CONNECTIONS = 4096
+_PID, _PARENT, _SESSION, _USER, _SYSTEM = 0, 2, 4, 12, 13
+"""Fields of `/proc/PID/stat`, without the name."""
 
 
 class NotHere(Exception):
@@ -33,31 +36,43 @@ class Contender:
     side: Side
     process: subprocess.Popen[bytes] | None = None
     """Leader of its session; None for the bare engine."""
+    serving: int | None = None
+    """Process that serves requests, if the session also has others; those that it starts are its own."""
 
     def cpu_s(self) -> float:
         """User and system time of its processes so far."""
-        return 0.0 if self.process is None else _session_cpu_s(self.process.pid)
+        if self.process is None:
+            return 0.0
+        session, serving = str(self.process.pid), str(self.serving)
+        if self.serving is None:
+            return _cpu_s(lambda fields: fields[_SESSION] == session)
+        return _cpu_s(lambda fields: serving in (fields[_PID], fields[_PARENT]))
 
     def end(self) -> None:
-        """Ends its processes."""
+        """Ends its processes. One with a `serving` process ends the others itself."""
         if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGTERM)
+            if self.serving is None:
+                os.killpg(self.process.pid, signal.SIGTERM)
+            else:
+                self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(END_S)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait()
 
 
-def _session_cpu_s(session: int) -> float:
+def _cpu_s(chosen: Callable[[Sequence[str]], bool]) -> float:
+    """Of the processes whose fields of `/proc/PID/stat` are chosen."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            fields = stat.read_text().rpartition(")")[2].split()
+            pid, _, rest = stat.read_text().partition(" ")
         except OSError:
             continue  # it has ended
-        if int(fields[3]) == session:
-            ticks += int(fields[11]) + int(fields[12])
+        fields = [pid, *rest.rpartition(")")[2].split()]
+        if chosen(fields):
+            ticks += int(fields[_USER]) + int(fields[_SYSTEM])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -195,8 +210,24 @@ litellm_settings: {{telemetry: false}}
     return _await(Contender("litellm", Side(f"http://127.0.0.1:{port}", "sk-bench"), process), log)
 
 
-def ours(engines: str, folder: Path, script: str, key: str, sha256: str) -> Contender:
-    """sparkfleet's gateway as its Serve replica runs it: keys are checked and usage is counted.
+def ours(engine: str, folder: Path, key: str, sha256: str) -> Contender:
+    """The fleet's own gateway, `paced/gateway_replica.py`: keys are checked, usage is counted, Ray Serve lists the engine.
+
+    Args:
+        engine: its URL.
+        folder: for its files.
+        key, sha256: its only API key, and the digest of that.
+    """
+    port, note = _free_port(), folder / "sparkfleet.pid"
+    argv = [sys.executable, "-m", "paced.gateway_replica", engine, str(port), sha256, str(note)]
+    found = _ours(argv, port, folder, key)
+    while not note.exists():  # it answers a moment before
+        time.sleep(0.1)
+    return replace(found, serving=int(note.read_text()))
+
+
+def ours_alone(engines: str, folder: Path, script: str, key: str, sha256: str) -> Contender:
+    """sparkfleet's gateway without Ray Serve, with given speeds of its engines.
 
     Args:
         engines: for the program, which knows their form.
@@ -205,9 +236,14 @@ def ours(engines: str, folder: Path, script: str, key: str, sha256: str) -> Cont
         key, sha256: its only API key, and the digest of that.
     """
     port = _free_port()
-    log = folder / "sparkfleet.log"
     argv = [sys.executable, script, "--run-gateway", engines, "--port", str(port), "--key", sha256]
-    process = _start("sparkfleet", argv, log)
+    return _ours(argv, port, folder, key)
+
+
+def _ours(argv: list[str], port: int, folder: Path, key: str) -> Contender:
+    log, here = folder / "sparkfleet.log", str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    process = _start("sparkfleet", argv, log, PYTHONPATH=path)
     return _await(Contender("sparkfleet", Side(f"http://127.0.0.1:{port}", key), process), log)
 
 

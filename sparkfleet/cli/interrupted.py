@@ -12,7 +12,8 @@ _APPLIES = (
 _COPIES = "Interrupted. Files that have arrived are kept: the same command continues with the rest."
 
 WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("apply", "scale", "restart", "rollback", "drain", "undrain", "demo"), _APPLIES),
+    **dict.fromkeys(("apply", "scale", "restart", "rollback", "undrain", "demo"), _APPLIES),
+    "drain": f"{_APPLIES} What is drained stays so until `sparkfleet undrain NODE|GROUP`.",
     "up": "Interrupted. Nodes that are starting go on: `sparkfleet status --watch` follows them.\n"
     "`sparkfleet up` starts what is missing.",
     "down": "Interrupted. Some of the fleet may be stopped, the rest of it serves on: `sparkfleet status` shows which.\n"

@@ -129,13 +129,18 @@ class GatewayControl:
             [(app.group, app.status) for app in fleet.apps],
             fleet.reports.outline(),
             fleet.pending.waiting,
-            self._watch.lost(),
+            tuple(self._watch.lost()),
             fleet.forecast.ready_at(),
         )
 
     def snapshot(self, running: Mapping[str, tuple[RunningGroup, ...]] | None = None) -> FleetSnapshot:
-        """Snapshot of the fleet for the table, and, with the groups that run, for a status."""
+        """Snapshot of the fleet for the table, and, with the groups that run, for a status.
+
+        The table has no durations: each gateway would get another one every second.
+        """
         fleet, lost = self._fleet, self._watch.lost()
+        if running is None:
+            lost = dict.fromkeys(lost, 0.0)
         state = fleet.state()
         return FleetSnapshot(
             state.to_run,
@@ -193,7 +198,7 @@ def _expiry(key: KeyEntry) -> str:
 
 
 def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str:
-    """Nodes of a deployment's groups that do not answer, in words; "" if all do."""
+    """Nodes of a deployment's groups that do not answer, in words; "" if all do. 0 seconds are not named."""
     used = {node for group in desired.groups for node in nodes_of(desired, group, state.standing(group))}
     words = [
         f"{node} does not answer" + (f" (for {seconds:.0f} s)" if seconds else "")

@@ -71,7 +71,7 @@ class ObservedFleet:
         return self.kept().union(*(one.groups for one in self.store.deployments.desired().values()))
 
     def older(self, name: str) -> list[RunningGroup]:
-        """Groups of a deployment that run at a rung of an earlier plan and are no longer desired."""
+        """Groups of a deployment that run at a rung of an earlier plan, are no longer desired and not given up."""
         wanted = self.store.deployments.desired().get(name)
         alive = {
             app.group for app in self.apps if app.deployment == name and app.status in ("starting", "running")
@@ -79,6 +79,7 @@ class ObservedFleet:
         if not alive or (wanted is not None and alive.issubset(wanted.groups)):
             return []  # the usual case, without reading the history
         reports = {report.group: report for report in self.reports.groups()}
+        alive -= {group for group, one in self.store.groups.standings().items() if one.given_up}
         plans = {
             key: plan
             for one in self.store.deployments.history(name)

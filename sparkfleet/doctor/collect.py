@@ -151,13 +151,13 @@ async def read_node(
 async def _answers(channel: Channel, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
     """The answers, in any order. Podman makes directories in a home that never used it, so it is asked only if engines would
     run with it."""
-    found = await _asked(channel, [one for one in questions if one.field != "podman"])
+    found = await _ask(channel, [one for one in questions if one.field != "podman"])
     if not any(_is_usable_docker(*one) for one in found):
-        found += await _asked(channel, [one for one in questions if one.field == "podman"])
+        found += await _ask(channel, [one for one in questions if one.field == "podman"])
     return found
 
 
-async def _asked(channel: Channel, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
+async def _ask(channel: Channel, questions: Sequence[Question]) -> list[tuple[Question, Answer]]:
     answers = await run_batch(channel, [one.argv for one in questions], timeout_s=COMMAND_S)
     return list(zip(questions, answers, strict=True))
 

@@ -46,11 +46,11 @@ async def measure_paths(
     """
     locks = {node.name: asyncio.Lock() for node in fleet.answered}
     asked = [pair for pair in pairs_of(inventory) if {node.name for node in fleet.nodes} >= set(pair.nodes)]
-    found = await asyncio.gather(*(_path(pair, locks, channels) for pair in asked))
+    found = await asyncio.gather(*(_measure_path(pair, locks, channels) for pair in asked))
     return MeasuredPaths(tuple(path for path, _ in found), tuple(one for _, one in found if one is not None))
 
 
-async def _path(
+async def _measure_path(
     pair: Pair, locks: Mapping[str, asyncio.Lock], channels: Mapping[str, Channel]
 ) -> tuple[PathSnapshot, LinkMeasurement | None]:
     path = path_of(pair)
@@ -60,7 +60,7 @@ async def _path(
     # Locks are taken in one order, so that two pairs cannot wait for each other.
     first, second = sorted(pair.nodes)
     async with locks[first], locks[second]:
-        path = await _pinged(path, channels[pair.nodes[0]])
+        path = await _ping(path, channels[pair.nodes[0]])
         try:
             async with asyncio.timeout(PAIR_S):
                 measured = await measure_pair(pair, channels, seconds=LOAD_S)
@@ -108,7 +108,7 @@ def with_measurement(path: PathSnapshot, measured: LinkMeasurement) -> PathSnaps
     return path.model_copy(update={"rails": tuple(rails), "proof": measured.proof})
 
 
-async def _pinged(path: PathSnapshot, channel: Channel) -> PathSnapshot:
+async def _ping(path: PathSnapshot, channel: Channel) -> PathSnapshot:
     """Pings every rail with full-size and small packets, in one round trip; those that lost all of them once more."""
     rails = await _answers(path.rails, channel, ANSWER_S)
     again = [rail for rail in rails if False in (rail.jumbo, rail.reached)]

@@ -159,7 +159,12 @@ async def apply_plan(
     """
     requests = {one.node: one.request() for one in plan.nodes if one.ports}
     return await change(
-        ("apply", requests), helpers, channels, reopen, check=partial(_unreached, plan), rollback_s=rollback_s
+        ("apply", requests),
+        helpers,
+        channels,
+        reopen,
+        check=partial(_find_unreached, plan),
+        rollback_s=rollback_s,
     )
 
 
@@ -192,7 +197,7 @@ async def change(
     )
     tokens = {node: token for node, token in zip(requests, begun, strict=True) if isinstance(token, str)}
     problems = [_message(one) for one in begun if isinstance(one, BaseException)]
-    fresh, unreached = await _reopened(tokens, reopen)
+    fresh, unreached = await _reopen(tokens, reopen)
     problems += unreached
     try:
         if not problems:
@@ -215,7 +220,7 @@ async def _begin(what: tuple[str, object], helper: Helper, channel: Channel, rol
     return token
 
 
-async def _reopened(tokens: Mapping[str, str], reopen: Reopen) -> tuple[dict[str, Channel], list[str]]:
+async def _reopen(tokens: Mapping[str, str], reopen: Reopen) -> tuple[dict[str, Channel], list[str]]:
     found = await asyncio.gather(*(_new(node, reopen) for node in tokens), return_exceptions=True)
     fresh = {node: one for node, one in zip(tokens, found, strict=True) if not isinstance(one, BaseException)}
     return fresh, [
@@ -229,13 +234,13 @@ async def _new(node: str, reopen: Reopen) -> Channel:
     return channel
 
 
-async def _unreached(plan: FabricPlan, channels: Mapping[str, Channel]) -> list[str]:
+async def _find_unreached(plan: FabricPlan, channels: Mapping[str, Channel]) -> list[str]:
     """Rails on which full-size packets do not pass. Tries several times, because links take seconds to come back."""
-    found = await asyncio.gather(*(_unreached_by(plan, channel) for channel in channels.values()))
+    found = await asyncio.gather(*(_find_unreached_from(plan, channel) for channel in channels.values()))
     return [sentence for one in found for sentence in one]
 
 
-async def _unreached_by(plan: FabricPlan, channel: Channel) -> list[str]:
+async def _find_unreached_from(plan: FabricPlan, channel: Channel) -> list[str]:
     mtu = {port.netdev: port.mtu for port in plan.of(channel.node).ports}
     left = list(plan.peers(channel.node))
     for number in range(SETTLE_TRIES):

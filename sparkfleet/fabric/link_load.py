@@ -163,7 +163,7 @@ async def _listening(channel: Channel, address: str, token: str, seconds: float)
             raise _silent(channel, address, serving)
         yield listening.result()
     finally:
-        await _cancelled(serving)
+        await _cancel(serving)
 
 
 def _silent(channel: Channel, address: str, serving: asyncio.Task[object]) -> NodeError:
@@ -177,7 +177,7 @@ def _silent(channel: Channel, address: str, serving: asyncio.Task[object]) -> No
     )
 
 
-async def _cancelled(task: asyncio.Task[T]) -> None:
+async def _cancel(task: asyncio.Task[T]) -> None:
     """Cancels a task, which ends its command on the node."""
     task.cancel()
     with suppress(asyncio.CancelledError, NodeError):
@@ -199,14 +199,16 @@ async def _meet(rail: RailPair, argv: Callable[[int, int, str], tuple[str, ...]]
     patience = seconds + STARTING_S
     server = asyncio.create_task(rail.channels[1].run(argv(1, port, ""), timeout_s=patience))
     try:
-        return await _called(
+        return await _run_until_connected(
             lambda: rail.channels[0].run(argv(0, port, rail.addresses[1]), timeout_s=patience), server
         )
     finally:
-        await _cancelled(server)
+        await _cancel(server)
 
 
-async def _called(attempt: Callable[[], Awaitable[Completed]], server: asyncio.Task[Completed]) -> str:
+async def _run_until_connected(
+    attempt: Callable[[], Awaitable[Completed]], server: asyncio.Task[Completed]
+) -> str:
     done = await attempt()
     for _ in range(CONNECT_TRIES):
         if done.exit_code == 0 or server.done():

@@ -97,7 +97,7 @@ def management_of(
 async def _listen(channel: Channel, one: PortScan, others: Sequence[IPv4Interface]) -> PortScan:
     rails = [netdev for netdev in rail_netdevs(one) if netdev.up and netdev.carrier]
     by_ipv6 = await _all_nodes(channel, rails)
-    by_arp = await _addressed(channel, rails, others)
+    by_arp = await _ping_neighbours(channel, rails, others)
     answers = [*by_ipv6, *by_arp]
     silent = [netdev for netdev in rails if netdev.name not in {one.netdev for one in answers}]
     answers += await _arping(channel, silent, others)
@@ -134,7 +134,7 @@ def replies(output: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-async def _addressed(
+async def _ping_neighbours(
     channel: Channel, rails: Sequence[Netdev], others: Sequence[IPv4Interface]
 ) -> list[NeighbourAnswer]:
     """Pings the other nodes' addresses in each rail's subnet, then reads the MACs that answered."""

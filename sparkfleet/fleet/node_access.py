@@ -76,7 +76,7 @@ class NodeAccess:
 
     async def state(self, node: str) -> FoundState:
         """State of the fleet on a node. Raises NodeError if it cannot be reached, ValueError for an unreadable answer."""
-        return FoundState.model_validate_json(await self._probed(node, found))
+        return FoundState.model_validate_json(await self._run_probe(node, found))
 
     async def root_of(self, node: str) -> str:
         """Absolute path of the fleet's state directory on a node; "" if it has none. Raises NodeError."""
@@ -88,9 +88,9 @@ class NodeAccess:
         Raises:
             NodeError: the node cannot be reached, or its answer is none of ours.
         """
-        return json_answer(node, await self._probed(node, probe, probe.__name__))
+        return json_answer(node, await self._run_probe(node, probe, probe.__name__))
 
-    async def _probed(self, node: str, probe: Callable[[Path], dict[str, object]], *words: str) -> str:
+    async def _run_probe(self, node: str, probe: Callable[[Path], dict[str, object]], *words: str) -> str:
         if self.inventory.nodes[node].is_local:
             return json.dumps(await asyncio.to_thread(probe, state_root(self.inventory.fleet)))
         source = (files("sparkfleet.runtime.files") / "state_probe.py").read_text()

@@ -133,27 +133,27 @@ class NodePrograms:
     async def change_gateway(self) -> list[str]:
         """Lets the gateways listen as the inventory has it. Returns those that have not changed yet."""
         request = UpRequest(fleet=self._inventory.fleet, inventory=self._inventory, who=who())
-        late: list[str] = (await self._answered(self._inventory.head, "gateway", request))["late"]
+        late: list[str] = (await self._call(self._inventory.head, "gateway", request))["late"]
         return late
 
     async def store(self, request: StoreRequest) -> dict[str, Any]:
         """Runs a verb on the store on the head, with or without a controller."""
         head = self._inventory.head
-        return await self._answered(head, "store", request, (await self._access.state(head)).python)
+        return await self._call(head, "store", request, (await self._access.state(head)).python)
 
     async def move_step(self, node: str, request: MoveRequest) -> dict[str, Any]:
         """Carries out a step of moving the head on one node."""
-        return await self._answered(node, "move", request)
+        return await self._call(node, "move", request)
 
     async def secrets_step(self, node: str, request: SecretsRequest) -> dict[str, Any]:
         """Carries out a step of changing the internal secrets on one node."""
-        return await self._answered(node, "secrets", request)
+        return await self._call(node, "secrets", request)
 
     async def upgrade_step(self, node: str, step: UpgradeStep) -> dict[str, Any]:
         """Carries out a step of an upgrade on one node, with the release of this process."""
         request = UpgradeRequest(fleet=self._inventory.fleet, step=step)
         try:
-            return await self._answered(node, "upgrade", request)
+            return await self._call(node, "upgrade", request)
         except ControlError as error:
             raise ControlError(f"{node}: {error.what}", means=error.means, do=error.do) from error
 
@@ -166,9 +166,7 @@ class NodePrograms:
             apply=tuple(apply),
         )
 
-    async def _answered(
-        self, node: str, verb: str, request: OnNode, python: str | None = None
-    ) -> dict[str, Any]:
+    async def _call(self, node: str, verb: str, request: OnNode, python: str | None = None) -> dict[str, Any]:
         full = request.model_copy(update={"state_dir": self._access.state_dir(node)})
         answer = await self._boot(node, verb, full, python)
         if "error" not in answer:

@@ -119,10 +119,10 @@ async def _engines(
 ) -> AsyncIterator[SelftestStep]:
     """An engine on each node, then one over each link, with the all-reduces and the rails of its ranks."""
     for name in names:
-        yield await _step(f"{name}: an engine", partial(_engine, session, (name,), model, on_event))
+        yield await _step(f"{name}: an engine", partial(_check_engine, session, (name,), model, on_event))
     for pair in _pairs(session, names):
         title, within = "+".join(pair), _Within(session, pair)
-        start = partial(_engine, session, pair, model, on_event, within)
+        start = partial(_check_engine, session, pair, model, on_event, within)
         yield await _step(f"{title}: one engine of two ranks", start)
         for step in within.steps:
             yield step
@@ -214,10 +214,10 @@ class _Within:
         """Tokens of an answer, while the bytes on the rails are counted."""
         candidate = _candidate(state)
         if candidate is None or candidate.shape.ranks < 2:
-            return await _asked(self._session)
+            return await _ask(self._session)
         counters = rail_bytes(candidate, self._session.inventory.links, self._session.channels)
         await counters.begin()
-        tokens = await _asked(self._session)
+        tokens = await _ask(self._session)
         sent = await counters.sent()
         name = f"{'+'.join(self._nodes)}: rails of an answer"
         if counters.by_rdma:
@@ -242,7 +242,7 @@ def _candidate(state: DeploymentStatus) -> Candidate | None:
     return rung.candidate if rung else None
 
 
-async def _engine(
+async def _check_engine(
     session: Session,
     nodes: tuple[str, ...],
     model: str | None,
@@ -250,17 +250,17 @@ async def _engine(
     within: _Within | None = None,
 ) -> StepVerdict:
     """Starts the small model, asks it, and ends it; with its memory before and after."""
-    async with _served(session, nodes, model, on_event) as state:
+    async with _serve(session, nodes, model, on_event) as state:
         if state.state != "ready":
             return StepVerdict(False, f"did not start: {state.detail}", REPORT)
-        tokens = await (within.answered(state) if within else _asked(session))
+        tokens = await (within.answered(state) if within else _ask(session))
         free = await _free(session, nodes)
     returned = await _free(session, nodes) - free
     return engine_seen(state, tokens, returned)
 
 
 @asynccontextmanager
-async def _served(
+async def _serve(
     session: Session, nodes: Sequence[str], model: str | None, on_event: OnEvent
 ) -> AsyncIterator[DeploymentStatus]:
     """The small model on these nodes, with its state after its start; it is deleted at the end."""
@@ -279,13 +279,13 @@ async def _reboot(session: Session, node: str, model: str | None, on_event: OnEv
     state = await fleet_state(session)
     if state.condition is FleetCondition.UP and served_by(state.status, node):
         return survival_seen(await survive_reboot(session, node, on_event))
-    async with _served(session, (node,), model, on_event) as served:
+    async with _serve(session, (node,), model, on_event) as served:
         if served.state != "ready":
             return StepVerdict(False, f"not rebooted: an engine on it did not start: {served.detail}", REPORT)
         return survival_seen(await survive_reboot(session, node, on_event))
 
 
-async def _asked(session: Session) -> int:
+async def _ask(session: Session) -> int:
     """Tokens of an answer over the endpoint, with a key of its own."""
     return (await ask(session, NAME, QUESTION, "", max_tokens=TOKENS, on_text=lambda _: None)).tokens
 

@@ -164,7 +164,7 @@ class GatewayApp:
         ctx = RequestContext(scope["method"], scope["path"], scope["headers"])
         self._begin()
         try:
-            await self._guarded(ctx, scope, receive, send)
+            await self._answer_or_refuse(ctx, scope, receive, send)
         finally:
             self._end(ctx)
 
@@ -189,7 +189,9 @@ class GatewayApp:
             return
         self.usage.add(ctx.key.name, ctx.model, ctx.usage)
 
-    async def _guarded(self, ctx: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer_or_refuse(
+        self, ctx: RequestContext, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         try:
             await self._answer(ctx, scope, receive, send)
         except ClientGone:

@@ -53,9 +53,9 @@ class CandidateGroups:
             return True
         if not self.external:
             return not self.apps
-        are_open = self.apps <= free.failed
+        all_failed = self.apps <= free.failed
         return any(
-            self.observed.has_room(one) for one in self.external if are_open or _takes_the_waiting(one)
+            self.observed.has_room(one) for one in self.external if all_failed or _takes_the_waiting(one)
         )
 
     def must_begin(self, free: FreeGroups) -> bool:
@@ -70,12 +70,12 @@ class CandidateGroups:
     def _with_external(self, own: list[GroupForecast]) -> list[GroupForecast]:
         """The fleet's groups before endpoints outside it, unless all of them failed lately or, for some, are full."""
         external = [self.observed.forecasts([one], self.needs, self.model.name)[0] for one in self.external]
-        external.sort(key=lambda one: (self.observed.is_open(one.group.app), one.is_full))
-        if all(self.observed.is_open(one.group.app) for one in own):
+        external.sort(key=lambda one: (self.observed.circuit_is_open(one.group.app), one.is_full))
+        if all(self.observed.circuit_is_open(one.group.app) for one in own):
             return [*external, *own]
         if all(one.is_full or one.failed for one in own):
             now = [one for one in external if _takes_the_waiting(one.group) and not one.is_full]
-            now = [one for one in now if not self.observed.is_open(one.group.app)]
+            now = [one for one in now if not self.observed.circuit_is_open(one.group.app)]
             return [*now, *own, *(one for one in external if one not in now)]
         return [*own, *external]
 

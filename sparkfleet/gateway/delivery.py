@@ -21,7 +21,7 @@ from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerFilters, loop_event, lost_event, relay
 from sparkfleet.gateway.engine.replay import CONTINUATIONS, StreamRecord
-from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, UpstreamAnswer
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 from sparkfleet.gateway.errors.api_error import ApiError
@@ -66,14 +66,14 @@ class Delivery:
         receive: Receive,
         send: Send,
         *,
-        again: Callable[[], CandidateGroups],
+        choose: Callable[[], CandidateGroups],
         held: HeldBody,
     ) -> None:
         """Delivers one request, and its answer up to the end.
 
         Args:
             ctx: the request, with what an engine gets.
-            again: its candidates by the table of that moment.
+            choose: returns its candidates by the present table.
             held: its body's share of the budget, given back once an engine answers.
 
         Raises:
@@ -82,24 +82,24 @@ class Delivery:
         """
         sent = perf_counter()
         async with WhileConnected(receive, ctx.direct):
-            slot = await self._queues.enter(again, candidates)
+            slot = await self._queues.enter(choose, candidates)
             ctx.slot = slot
             if ctx.explains:
                 ctx.explanation = slot.candidates.explain(slot.found)
-            assert ctx.request is not None
+            assert ctx.outgoing is not None
             ctx.attempts = Attempts(
                 self._picker,
                 self._upstream,
                 slot.candidates,
                 slot,
-                request=ctx.request,
+                request=ctx.outgoing,
                 on_answer=held.close,
                 token_ids=ctx.replay is not None,
             )
             without_body = None
             if ctx.replay is not None:
-                without_body = replace(ctx.request, body=RequestBody(), model_span=None)
-            ctx.request = None
+                without_body = replace(ctx.outgoing, body=RequestBody(), model_span=None)
+            ctx.outgoing = None
             answer = await ctx.attempts.answer()
             try:
                 meter = self._begin_answer(ctx, answer, sent)
@@ -109,7 +109,7 @@ class Delivery:
                 filters = _filters(ctx, answer, meter, slot.candidates.model)
                 await send(_start(ctx, answer, filters))
                 complete = await relay(answer, send, ctx.direct, filters)
-                while not complete and (rest := await self._continued(ctx, again, filters, without_body)):
+                while not complete and (rest := await self._continue(ctx, choose, filters, without_body)):
                     answer.close()
                     answer = rest
                     complete = await relay(answer, send, ctx.direct, filters)
@@ -119,12 +119,12 @@ class Delivery:
         if complete or ctx.is_stream:
             await send({"type": "http.response.body", "body": last, "more_body": False})
 
-    async def _continued(
+    async def _continue(
         self,
         ctx: RequestContext,
-        again: Callable[[], CandidateGroups],
+        choose: Callable[[], CandidateGroups],
         filters: AnswerFilters,
-        without_body: Request | None,
+        without_body: EngineRequest | None,
     ) -> UpstreamAnswer | None:
         """The answer of another group with the rest of a stream whose group was lost; None if there is none."""
         record, lost = filters.record, ctx.attempts
@@ -137,7 +137,7 @@ class Delivery:
         body = record.continuation()
         if body is not None and record.continuations < CONTINUATIONS:
             request = replace(without_body, body=RequestBody(body))
-            if (answer := await self._ask_for_rest(ctx, again, lost, request)) is not None:
+            if (answer := await self._ask_for_rest(ctx, choose, lost, request)) is not None:
                 record.resume()
                 ctx.replays += ("continued",)
                 return answer
@@ -145,11 +145,15 @@ class Delivery:
         return None
 
     async def _ask_for_rest(
-        self, ctx: RequestContext, again: Callable[[], CandidateGroups], lost: Attempts, request: Request
+        self,
+        ctx: RequestContext,
+        choose: Callable[[], CandidateGroups],
+        lost: Attempts,
+        request: EngineRequest,
     ) -> UpstreamAnswer | None:
         assert ctx.slot is not None
         try:
-            candidates = again()
+            candidates = choose()
             same = tuple(
                 one
                 for one in candidates.groups

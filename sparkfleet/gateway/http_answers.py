@@ -20,7 +20,7 @@ STALLED_S = 60.0
 ever, and its request would keep its slot on the engine; nginx's `send_timeout` is as long."""
 
 
-async def _drained(cycle: RequestResponseCycle) -> None:
+async def _drain(cycle: RequestResponseCycle) -> None:
     """Waits until a slow client takes more, and ends the connection of one that takes nothing."""
     left = _held_bytes(cycle.transport)
     while cycle.flow.write_paused and not cycle.disconnected:
@@ -48,7 +48,7 @@ class UntilCloseAnswer(RequestResponseCycle):
 
     async def send(self, message: Any) -> None:
         """Sends a part as ASGI has it, once the client takes more."""
-        await _drained(self)
+        await _drain(self)
         if message["type"] == "http.response.start":
             if not any(name.lower() == b"content-length" for name, _ in message.get("headers", ())):
                 self._endless = True
@@ -72,7 +72,7 @@ class DirectAnswer(RequestResponseCycle):
     async def send(self, message: Any) -> None:
         """Sends a part as ASGI has it. Raises RuntimeError for an answer that contradicts itself."""
         if self.flow.write_paused:
-            await _drained(self)
+            await _drain(self)
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
@@ -163,4 +163,4 @@ class DirectAnswer(RequestResponseCycle):
 
     async def drained(self) -> None:
         """See `DirectWriter.drained`."""
-        await _drained(self)
+        await _drain(self)

@@ -137,7 +137,7 @@ class ObservedGroups:
             self._circuits[app] = circuit
             self.on_pause(circuit.until - self._clock())
 
-    def is_open(self, app: str) -> bool:
+    def circuit_is_open(self, app: str) -> bool:
         """True if a group failed, and is not to be tried yet or is just being tried."""
         circuit = self._circuits.get(app)
         return circuit is not None and circuit.is_open(self._clock())
@@ -169,7 +169,7 @@ class ObservedGroups:
         ready = [one for one in groups if one.ready]
         return FreeGroups(
             frozenset(one.app for one in ready if self.has_room(one)),
-            frozenset(one.app for one in ready if self.is_open(one.app)),
+            frozenset(one.app for one in ready if self.circuit_is_open(one.app)),
         )
 
     def pending(self, app: str) -> int:

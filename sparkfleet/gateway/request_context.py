@@ -13,7 +13,7 @@ from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.asgi import DirectWriter, Headers
 from sparkfleet.gateway.engine.attempts import Attempts
 from sparkfleet.gateway.engine.replay import ContinuableRequest
-from sparkfleet.gateway.engine.upstream import Request
+from sparkfleet.gateway.engine.upstream import EngineRequest
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.errors.api_error import Dialect, dialect_of
 from sparkfleet.gateway.policy.sessions import AGENT_HEADERS
@@ -56,7 +56,7 @@ class RequestContext:
     """Its place on a group."""
     explanation: dict[str, Any] = field(default_factory=dict)
     """The reason for its group, if the client asked for it."""
-    request: Request | None = None
+    outgoing: EngineRequest | None = None
     """The request to an engine, until it is sent."""
     direct: DirectWriter | None = None
     """Writes the answer to the client's connection; None if its server has no such."""

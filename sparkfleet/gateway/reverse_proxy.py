@@ -26,7 +26,7 @@ from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_body import EngineBody, engine_body
 from sparkfleet.gateway.engine.external import ExternalPicker
 from sparkfleet.gateway.engine.replay import plan_of
-from sparkfleet.gateway.engine.upstream import Request, Upstream, request_headers
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, request_headers
 from sparkfleet.gateway.errors.request_errors import no_such_response
 from sparkfleet.gateway.http_responses import respond_json
 from sparkfleet.gateway.observed_groups import ObservedGroups
@@ -146,7 +146,7 @@ class ReverseProxy:
             ctx.hides_usage = sent.asks_usage
             if candidates.model.replay and 0 < sent.body.size <= INLINE_BYTES and not is_form(ctx.headers):
                 ctx.replay = plan_of(ctx.path, sent.body)
-            ctx.request = _request(ctx, scope, sent)
+            ctx.outgoing = _request(ctx, scope, sent)
             del body, sent  # only the attempts keep it, until an engine answers
             try:
                 with self._metrics.in_flight.labels(ctx.model).track_inprogress():
@@ -155,7 +155,7 @@ class ReverseProxy:
                         candidates,
                         receive,
                         send,
-                        again=lambda: candidates_of(ctx, self.table, target, self.observed),
+                        choose=lambda: candidates_of(ctx, self.table, target, self.observed),
                         held=held,
                     )
             finally:
@@ -206,9 +206,9 @@ def _raw_path(scope: Scope) -> bytes:
     return raw
 
 
-def _request(ctx: RequestContext, scope: Scope, sent: EngineBody) -> Request:
+def _request(ctx: RequestContext, scope: Scope, sent: EngineBody) -> EngineRequest:
     path, query = _raw_path(scope), scope["query_string"]
-    return Request(
+    return EngineRequest(
         id=ctx.id,
         method=ctx.method,
         target=(path + b"?" + query if query else path).decode("ascii"),

@@ -8,7 +8,7 @@ NAMED_S = 8.0
 """Seconds without a sign of life after which `status` names it: an owner who looks finds the reason within 15 s."""
 
 
-class Liveness:
+class HangDetector:
     """Watches an engine's counters over time. A probe for a suspected hang does not count as work.
 
     Args:

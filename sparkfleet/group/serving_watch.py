@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
-from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import HEARTBEAT_S
 from sparkfleet.specs.timeouts import Timeouts
@@ -43,7 +43,7 @@ async def beat(report: Callable[[], None]) -> NoReturn:
 
 
 async def follow(
-    read: Callable[[], Awaitable[Load]], ask: TokenProbe, patience_s: float, liveness: Liveness
+    read: Callable[[], Awaitable[Load]], ask: TokenProbe, patience_s: float, detector: HangDetector
 ) -> NoReturn:
     """Reads an engine's load every `HEARTBEAT_S`, and probes it with one token when its counters stop.
 
@@ -53,7 +53,7 @@ async def follow(
         read: reads the current load.
         ask: requests one token.
         patience_s: time limit of the probe, seconds.
-        liveness: judges the readings.
+        detector: judges the readings.
 
     Raises:
         EngineError: no counter moves, and no token arrives.
@@ -63,7 +63,7 @@ async def follow(
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             load = await read()
-            suspect = liveness.is_suspect(time.monotonic(), load.running + load.waiting, load.figures)
+            suspect = detector.is_suspect(time.monotonic(), load.running + load.waiting, load.figures)
             if asking is None:
                 asking = asyncio.create_task(_insist(ask, patience_s)) if suspect else None
             elif not suspect:
@@ -71,7 +71,7 @@ async def follow(
                 asking = None
             elif asking.done():
                 asking.result()
-                liveness.proved(time.monotonic())
+                detector.proved(time.monotonic())
                 asking = None
     finally:
         if asking is not None:

@@ -45,7 +45,7 @@ class SpeedMeasurement(Value):
         }
 
 
-async def measured_speed(measure: Callable[[], Awaitable[StreamMeasurement]]) -> SpeedMeasurement:
+async def measure_speed(measure: Callable[[], Awaitable[StreamMeasurement]]) -> SpeedMeasurement:
     """Measures one stream up to `RUNS` times, one after the other.
 
     Args:

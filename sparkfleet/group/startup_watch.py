@@ -56,7 +56,7 @@ def never_ready(after_s: float, unhealthy: str, last_line: str) -> EngineError:
     )
 
 
-class Starting:
+class StartupWatch:
     """Follows the logs of starting ranks.
 
     Args:

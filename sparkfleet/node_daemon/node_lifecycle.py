@@ -50,7 +50,7 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import listens
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ async def down(paths: FleetPaths) -> None:
             with contextlib.suppress(ControlError):
                 async with client:
                     await client.stop()
-                    await _nothing_served(client)
+                    await _until_no_groups(client)
         await ProcessRuntime(paths.run, paths.label).sweep(frozenset())
         paths.forget_ends()
         await clear_leftovers(paths)
@@ -294,7 +294,7 @@ async def _answering(paths: FleetPaths) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _nothing_served(client: FleetClient) -> None:
+async def _until_no_groups(client: FleetClient) -> None:
     """Returns when the last group is gone, or after a time limit: the rest is killed then."""
     deadline = time.monotonic() + STOP_S
     while await client.serves() and time.monotonic() < deadline:

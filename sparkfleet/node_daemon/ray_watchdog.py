@@ -151,7 +151,7 @@ async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
                 if ray is None:
                     return 0
             first = False
-            code = await _watched(paths, ray)
+            code = await _watch_until_end(paths, ray)
             log.warning("Ray ended with exit code %s", code)
         # After a long run of Ray the next pause is a short one again.
         ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
@@ -181,12 +181,12 @@ async def _start(paths: FleetPaths, first: bool, next_head: bool, *, resumed: bo
     return head
 
 
-async def _watched(paths: FleetPaths, ray: RayProcess) -> int:
+async def _watch_until_end(paths: FleetPaths, ray: RayProcess) -> int:
     """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
     logs = (paths.logs / "boot.log", paths.logs / "ray.log")
     works = [asyncio.create_task(_watch_controller(paths)), asyncio.create_task(_limit_logs(logs))]
     try:
-        return await _ended(ray)
+        return await _until_ended(ray)
     finally:
         for work in works:
             work.cancel()
@@ -214,7 +214,7 @@ def _as_head(paths: FleetPaths) -> UpRequest | None:
     return role.up if role is not None else None
 
 
-async def _ended(ray: RayProcess) -> int:
+async def _until_ended(ray: RayProcess) -> int:
     while (code := ray.poll()) is None:
         await asyncio.sleep(LOOK_S)
     return code

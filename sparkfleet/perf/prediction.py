@@ -10,6 +10,9 @@ from pydantic import Strict
 from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
+DECLARED = "declared in the deployment"
+"""Basis of the memory of a custom workload: nothing is predicted of it."""
+
 
 class Provenance(StrEnum):
     """Provenance of a number, best first."""

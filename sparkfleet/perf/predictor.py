@@ -1,6 +1,7 @@
 """Predictor of a candidate's memory and speed, each computed once per relevant combination. Pure.
 
-Memory and speed come from their own modules; here candidates are put into their words.
+Translates a checkpoint, a split and `Settings` into the configurations of the memory model (`MemoryConfig`) and of the speed
+model (`SpeedConfig`), which share the fields of `EngineConfig`.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ def is_taken(port: int) -> bool:
     return False
 
 
-def has_connections(port: int) -> bool:
-    """True if a TCP connection is open to this port of the node, by whichever of its addresses or names."""
+def connections(port: int) -> int:
+    """TCP connections that are open to this port of the node, by whichever of its addresses or names."""
     tables = (path.read_text() for path in _TABLES if path.exists())
     rows = (line.split() for table in tables for line in table.splitlines())
-    return any(row[3] == _ESTABLISHED and row[1].endswith(f":{port:04X}") for row in rows)
+    return sum(row[3] == _ESTABLISHED and row[1].endswith(f":{port:04X}") for row in rows)
 
 
 def _ephemeral_start() -> int:

@@ -178,7 +178,7 @@ async def signal_all(targets: Iterable[Process], number: signal.Signals, *, wait
             with suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(handle, number)
         if wait_s:
-            await _ended(handles, wait_s)
+            await _until_ended(handles, wait_s)
 
 
 def _others(find: Callable[[], Iterable[Process]]) -> list[Process]:
@@ -202,7 +202,7 @@ def _pidfd(target: Process) -> int | None:
     return handle
 
 
-async def _ended(handles: list[int], wait_s: float) -> None:
+async def _until_ended(handles: list[int], wait_s: float) -> None:
     loop = asyncio.get_running_loop()
     ends = {handle: loop.create_future() for handle in handles}
     for handle, end in ends.items():

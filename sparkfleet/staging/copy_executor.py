@@ -42,7 +42,7 @@ async def run_copies(
             lines.setdefault((copy.source, cable), asyncio.Lock()) for cable in copy.route.cables or (-1,)
         ]
         try:
-            async with _all(locks):
+            async with _hold_all(locks):
                 arrived[copy.target] = await _copy(fleet, manifest, revision, copy)
         except NodeError as error:
             failed.append(error)
@@ -55,7 +55,7 @@ async def run_copies(
 
 
 @asynccontextmanager
-async def _all(locks: list[asyncio.Lock]) -> AsyncIterator[None]:
+async def _hold_all(locks: list[asyncio.Lock]) -> AsyncIterator[None]:
     """Hold several locks, taken in one order everywhere: a route lists its cables sorted."""
     held: list[asyncio.Lock] = []
     try:

@@ -70,7 +70,7 @@ class StagingNodes:
             return await self.ask(node, "scan", mine, NodeScan, timeout_s=LOOK_S)
 
         wanted = tuple(needed)
-        return await self._all((*self.channels, *wanted), one, frozenset(wanted))
+        return await self._on_all((*self.channels, *wanted), one, frozenset(wanted))
 
     async def seal(self, kind: str, name: str, nodes: Iterable[str]) -> dict[str, Manifest]:
         """Hash a directory on each of `nodes` and return its manifests."""
@@ -84,7 +84,7 @@ class StagingNodes:
             )
 
         wanted = tuple(nodes)
-        return await self._all(wanted, one, frozenset(wanted))
+        return await self._on_all(wanted, one, frozenset(wanted))
 
     async def images(
         self, nodes: Iterable[str], request: ImageRequest, needed: Iterable[str]
@@ -98,7 +98,7 @@ class StagingNodes:
                 node, "images", request.model_copy(update=own), ImageHeld, timeout_s=limit_s
             )
 
-        return await self._all(tuple(nodes), one, frozenset(needed))
+        return await self._on_all(tuple(nodes), one, frozenset(needed))
 
     async def staged_images(
         self, nodes: Mapping[str, Sequence[str]], needed: Iterable[str]
@@ -112,7 +112,7 @@ class StagingNodes:
             request = StagedImagesRequest(remove=tuple(nodes[node]), tool=self.settings.tool)
             return await self.ask(node, "staged_images", request, StagedImages, timeout_s=LIMIT_S)
 
-        return await self._all(nodes, one, frozenset(needed))
+        return await self._on_all(nodes, one, frozenset(needed))
 
     async def pull(self, image: str, nodes: Iterable[str]) -> tuple[str, ImageHeld]:
         """Pull an image from its registry on the first of `nodes` that can; returns that node and its image.
@@ -169,7 +169,7 @@ class StagingNodes:
         """Report a message."""
         self.progress(TransferProgress(phase=phase, name=name, node=node, source=source, text=text))
 
-    async def _all(
+    async def _on_all(
         self, nodes: Iterable[str], one: Callable[[str], Awaitable[R]], needed: frozenset[str]
     ) -> dict[str, R]:
         names = tuple(dict.fromkeys(nodes))

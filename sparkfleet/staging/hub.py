@@ -6,42 +6,32 @@ continue the partial file of an earlier run (the library deletes it), and errors
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, cast
-from urllib.parse import urlsplit
 
-import httpx2
-from huggingface_hub import HfApi, RepoFile, constants, get_hf_file_metadata, get_session, hf_hub_url
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    HfHubHTTPError,
-    OfflineModeIsEnabled,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
+from huggingface_hub import (
+    HfApi,
+    ModelInfo,
+    RepoFile,
+    constants,
+    get_hf_file_metadata,
+    get_session,
+    hf_hub_url,
 )
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import XetFileData, http_get, xet_get
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status
 from pydantic import ValidationError
 
 from sparkfleet import __version__
-from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
-from sparkfleet.errors import SparkfleetError
-from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelMiscased, ModelNotShown, StagingError
+from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.staging.errors import HubUnreachable, ModelMiscased, StagingError
 from sparkfleet.staging.file_selection import WEIGHTS_BY_PREFERENCE, wanted
-from sparkfleet.staging.hub_http import (
-    HttpTimeouts,
-    checked_endpoint,
-    is_public_hub,
-    keeps_secrets,
-    odd_answer,
-    use_bounded_client,
-)
+from sparkfleet.staging.hub_errors import HubErrors
+from sparkfleet.staging.hub_http import HttpTimeouts, checked_endpoint, use_bounded_client
 from sparkfleet.staging.manifest import COMMIT, MAX_FILES, File, Manifest, by_path, unfit_name
 from sparkfleet.staging.storage_layout import size_of
 from sparkfleet.units import gb
@@ -50,14 +40,6 @@ TRIES = 3
 """Failures in a row without progress. The library itself tries each request of a download up to six times."""
 _LOADED = (*WEIGHTS_BY_PREFERENCE, ".json", ".model", ".tiktoken", ".jinja")
 """Ends of the names of files that engines load: weights, configurations, tokenizers and templates."""
-_NOT_THE_HUB = (TypeError, KeyError, AttributeError, ValueError, RuntimeError, AssertionError)
-"""Exceptions of the library's classes for answers that do not follow the Hub's API."""
-
-
-def without_password(endpoint: str) -> str:
-    """An address for messages: without a user and password."""
-    parts = urlsplit(endpoint)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 class Hub:
@@ -82,8 +64,9 @@ class Hub:
     ) -> None:
         self.name = name
         self.endpoint = checked_endpoint(endpoint)
-        self.address = without_password(self.endpoint)
         self._token = token or None
+        self._errors = HubErrors(name, self.endpoint, self._token)
+        self.address = self._errors.address
         self._note = note
         self._timeouts = timeouts or HttpTimeouts()
         use_bounded_client(self.endpoint, self._timeouts)
@@ -101,7 +84,7 @@ class Hub:
         paths = wanted(listed)
         unfit = [path for path in paths if unfit_name(path)]
         self._leave_out(unfit)
-        with self._worded():
+        with self._errors.worded():
             chosen = [self._file(listed[path]) for path in paths if path not in unfit]
         if not chosen:
             raise StagingError(
@@ -119,17 +102,14 @@ class Hub:
         """
         for wait_s in (*range(1, TRIES), 0):
             try:
-                with self._worded():
+                with self._errors.worded():
                     found = self._api.model_info(self.name, revision=revision)
                 break
             except HubUnreachable:
                 if not wait_s:
                     raise
                 time.sleep(wait_s)
-        self._require_case(found.id)
-        if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
-            raise self._odd(f"names {shown(found.sha)} as its commit")
-        return found.sha
+        return self._commit_of(found)
 
     def sizes(self, revision: str) -> tuple[str, dict[str, int]]:
         """The commit of a revision and the bytes of its files by path, in one request.
@@ -138,19 +118,19 @@ class Hub:
             ModelMiscased: the Hub, which ignores case, has it with other upper and lower case letters.
             StagingError: the Hub refuses, or its answer does not follow its API.
         """
-        with self._worded():
+        with self._errors.worded():
             found = self._api.model_info(self.name, revision=revision, files_metadata=True)
             sizes = {one.rfilename: one.size for one in found.siblings or ()}
-        self._require_case(found.id)
-        if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
-            raise self._odd(f"names {shown(found.sha)} as its commit")
-        return found.sha, {
+        return self._commit_of(found), {
             path: size for path, size in sizes.items() if isinstance(path, str) and type(size) is int
         }
 
-    def _require_case(self, id_: str) -> None:
-        if id_ != self.name and id_.lower() == self.name.lower():
-            raise ModelMiscased.of(self.name, id_, self.address)
+    def _commit_of(self, found: ModelInfo) -> str:
+        if found.id != self.name and found.id.lower() == self.name.lower():
+            raise ModelMiscased.of(self.name, found.id, self.address)
+        if not isinstance(found.sha, str) or not COMMIT.fullmatch(found.sha):
+            raise self._errors.odd(f"names {shown(found.sha)} as its commit")
+        return found.sha
 
     def start_of(self, path: str, commit: str, length: int) -> bytes:
         """The first `length` bytes of a file, or all if it is shorter; reads no more than that. Raises StagingError."""
@@ -158,14 +138,17 @@ class Hub:
             return b""
         content, end_s = bytearray(), time.monotonic() + self._timeouts.answer_s
         headers = {**build_hf_headers(token=self._token), "range": f"bytes=0-{length - 1}"}
-        with self._worded(), get_session().stream("GET", self._url(path, commit), headers=headers) as answer:
+        with (
+            self._errors.worded(),
+            get_session().stream("GET", self._url(path, commit), headers=headers) as answer,
+        ):
             hf_raise_for_status(answer)
             for chunk in answer.iter_bytes():
                 content += chunk
                 if len(content) >= length:  # the server may ignore ranges
                     break
                 if time.monotonic() > end_s:
-                    raise self._unreachable(f"{path} takes more than {self._timeouts.answer_s:.0f} s")
+                    raise self._errors.unreachable(f"{path} takes more than {self._timeouts.answer_s:.0f} s")
         return bytes(content[:length])
 
     def get(self, file: File, commit: str, part: Path) -> None:
@@ -178,7 +161,7 @@ class Hub:
         failures, most = 0, size_of(part) or 0
         while (have := size_of(part)) != file.size:
             try:
-                with self._worded(reads_api=False):
+                with self._errors.worded(reads_api=False):
                     self._more(file, commit, part, have or 0)
             except HubUnreachable:
                 failures = 0 if (size_of(part) or 0) > most else failures + 1
@@ -205,7 +188,7 @@ class Hub:
         headers = build_hf_headers(token=self._token)
         with part.open("ab") as opened:
             try:
-                bounded = cast(BinaryIO, _BoundedPart(opened, file, self))
+                bounded = cast(BinaryIO, _BoundedPart(opened, file, self._errors))
                 http_get(url, bounded, resume_size=have, headers=headers, expected_size=file.size)
             except HfHubHTTPError as error:
                 if error.response.status_code == 416:  # the server does not have the requested range
@@ -252,12 +235,12 @@ class Hub:
             )
 
     def _listed(self, commit: str) -> Iterator[RepoFile]:
-        with self._worded():
+        with self._errors.worded():
             for count, entry in enumerate(
                 self._api.list_repo_tree(self.name, recursive=True, revision=commit), start=1
             ):
                 if count > MAX_FILES:
-                    raise self._odd(f"lists more than {MAX_FILES} files")
+                    raise self._errors.odd(f"lists more than {MAX_FILES} files")
                 if isinstance(entry, RepoFile) and wanted([entry.path]):  # pictures may have any name
                     yield entry
 
@@ -268,139 +251,26 @@ class Hub:
             return File(path=entry.path, size=entry.size, digest=entry.blob_id, algorithm="git-sha1")
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
-            raise self._odd(f"lists {shown(entry.path)} in an invalid form ({reason})") from error
+            raise self._errors.odd(f"lists {shown(entry.path)} in an invalid form ({reason})") from error
 
     def _url(self, path: str, commit: str) -> str:
         return hf_hub_url(self.name, path, revision=commit, endpoint=self.endpoint)
-
-    # --- errors -------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _worded(self, *, reads_api: bool = True) -> Iterator[None]:
-        """Translates the library's errors. Raises StagingError, HubUnreachable, or an OSError of this machine's disk.
-
-        Without `reads_api` no answer is parsed: then errors of Python come from the library's shared client, which it closes
-        for all threads after a connection failed. They are temporary.
-        """
-        try:
-            yield
-        except SparkfleetError:
-            raise
-        except OfflineModeIsEnabled as error:
-            raise StagingError(
-                f"{self.name} is incomplete here, and HF_HUB_OFFLINE is set, so nothing is downloaded.",
-                do="Unset HF_HUB_OFFLINE on this node, or copy from another node: `sparkfleet models push`.",
-            ) from error
-        except HfHubHTTPError as error:
-            raise self._refused(error) from error
-        except httpx2.TooManyRedirects as error:
-            raise self._odd("redirects without an end") from error
-        except httpx2.HTTPError as error:
-            raise self._unreachable(_short(error)) from error
-        except OSError as error:
-            if error.errno is not None:  # the disk
-                raise
-            raise self._unreachable("an answer ended early") from error
-        except _NOT_THE_HUB as error:
-            if not reads_api:
-                raise self._unreachable(_short(error)) from error
-            raise self._odd("sent an answer that does not follow the Hub's API") from error
-
-    def _refused(self, error: HfHubHTTPError) -> StagingError:
-        status, page = error.response.status_code, f"{self.address}/{self.name}"
-        if isinstance(error, RevisionNotFoundError):
-            found = StagingError(
-                f"{self.name} has no such revision.", do=f"Choose one from the list: {page}/commits"
-            )
-        elif isinstance(error, EntryNotFoundError):
-            found = StagingError(
-                f"{self.name}: the Hub lists a file that it does not have.",
-                means="The repository was changed during the download.",
-                do="Run it again.",
-            )
-        elif isinstance(error, GatedRepoError) or status == 403:
-            found = self._gated(status)
-        elif isinstance(error, RepositoryNotFoundError) or status in (401, 404):
-            found = self._absent(status)
-        elif status in (408, 416, 429) or status >= 500:
-            found = self._unreachable(f"status {status}")
-        else:
-            found = StagingError(
-                f"{self.address} refuses {self.name}: HTTP status {status}.", do=f"Open {page} in a browser."
-            )
-        return found
-
-    def _gated(self, status: int) -> StagingError:
-        return StagingError(
-            f"{self.name} is gated, and the Hub refuses it {self._with_token()} (HTTP status {status}).",
-            means="Only accounts that accepted its licence may download it.",
-            do=f"Accept the licence at {self.address}/{self.name}, then run `hf auth login` with that account, "
-            "or set HF_TOKEN to one of its tokens.",
-        )
-
-    def _absent(self, status: int) -> StagingError:
-        if status == 401 and self._sends_token():
-            return StagingError(  # as for every model: it is no evidence against the name
-                f"the Hub refuses the token of this machine for {self.name} (HTTP status 401).",
-                means="The token may have expired, or the model is private and another account's.",
-                do="`hf auth login` with a new token, or unset HF_TOKEN for a public model.",
-            )
-        refused = f"or it is private: refused {self._with_token()} (HTTP status {status})."
-        if not is_public_hub(self.endpoint):
-            return StagingError(  # a mirror may have a part of the public Hub's models, or be a proxy's error page
-                f"{self.address} (HF_ENDPOINT) has no model {self.name}, {refused}",
-                means="A mirror may lack a model that huggingface.co has.",
-                do=f"Check the name at https://huggingface.co/{self.name}; unset HF_ENDPOINT if that can be reached. "
-                "If it is private: `hf auth login`, or set HF_TOKEN.",
-            )
-        kind = ModelNotShown if status == 401 else ModelAbsent
-        return kind(
-            f"the Hub has no model {self.name}, {refused}",
-            do=f"Check the name at {self.address}/{self.name}. If it is private: `hf auth login`, or set HF_TOKEN.",
-        )
-
-    def _with_token(self) -> str:
-        if "authorization" in build_hf_headers(token=self._token) and not self._sends_token():
-            return "without a token, which is sent over https only"
-        return "with this token" if self._sends_token() else "without a token"
-
-    def _sends_token(self) -> bool:
-        return "authorization" in build_hf_headers(token=self._token) and keeps_secrets(self.endpoint)
-
-    def _unreachable(self, reason: str) -> HubUnreachable:
-        return HubUnreachable(
-            f"{self.address} is not reachable: {reason}.",
-            means="Downloaded bytes are kept; the next run continues from there.",
-            do=f"Try `curl -I {self.address}` there; or set HF_ENDPOINT to a mirror that can be reached.",
-        )
-
-    def _odd(self, what: str) -> StagingError:
-        return odd_answer(f"{self.address}: {self.name}", what)
-
-
-_ERRNO = re.compile(r"\[Errno -?\d+\] ")
 
 
 class _BoundedPart:
     """Partial file that cannot grow beyond its file's size: a server's answer may be endless."""
 
-    def __init__(self, opened: BinaryIO, file: File, hub: Hub) -> None:
+    def __init__(self, opened: BinaryIO, file: File, errors: HubErrors) -> None:
         self._opened = opened
         self._file = file
-        self._hub = hub
+        self._errors = errors
 
     def write(self, chunk: bytes) -> int:
         """Appends a chunk. Raises StagingError."""
         if self._opened.tell() + len(chunk) > self._file.size:
             self._opened.truncate(0)
-            raise self._hub._odd(f"sends more of {self._file.path} than the {self._file.size} bytes it has")
+            raise self._errors.odd(f"sends more of {self._file.path} than the {self._file.size} bytes it has")
         return self._opened.write(chunk)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._opened, name)
-
-
-def _short(error: Exception) -> str:
-    """The reason of a failure, shortened; without the number that Python puts before the operating system's words."""
-    text = _ERRNO.sub("", str(error)) or type(error).__name__
-    return text if text.isascii() and text.isprintable() and len(text) <= SHOWN_CHARACTERS else shown(text)

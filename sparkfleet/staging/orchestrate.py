@@ -86,12 +86,12 @@ class _Stager:
             case "hub":
                 return await self._from_hub()
             case "image":
-                return await self._image()
+                return await self._stage_image()
             case _:
-                return await self._directory()
+                return await self._stage_directory()
 
     async def _from_hub(self) -> Staged:
-        manifest = await self._pinned()
+        manifest = await self._pin()
         seen = await self._distribute(manifest)
         for node in self._need.nodes:
             held = seen[node].manifests[0]
@@ -101,7 +101,7 @@ class _Stager:
                 await self._download(node, manifest)
         return self._staged(manifest, {node: seen[node].manifests[0].path for node in self._need.nodes})
 
-    async def _pinned(self) -> Manifest:
+    async def _pin(self) -> Manifest:
         """Commit of a revision: one that nodes have complete, unless the need requires the Hub's."""
         seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(self._need.wanted,)))
         held = [have for node in seen for have in seen[node].wanted if have.complete and have.manifest]
@@ -230,7 +230,7 @@ class _Stager:
             reserve_bytes=settings.reserve_bytes,
         )
 
-    async def _directory(self) -> Staged:
+    async def _stage_directory(self) -> Staged:
         wanted = self._need.wanted
         seen = await self._fleet.look(self._need.nodes, LookRequest(wanted=(wanted,)))
         sealed = await self._fleet.seal(
@@ -248,7 +248,7 @@ class _Stager:
         after = await self._distribute(manifest)
         return self._staged(manifest, {node: after[node].manifests[0].path for node in self._need.nodes})
 
-    async def _image(self) -> Staged:
+    async def _stage_image(self) -> Staged:
         name = staged_name(self._name)
         look = ImageRequest(action="look", image=self._name)
         everybody = (*self._fleet.channels, *self._need.nodes)

@@ -427,6 +427,14 @@ def test_rows_have_what_the_harness_of_their_source_sends(source: str, sent: tup
     assert (load.prompt, load.generate, load.window, load.requests, case.setup.chunk) == sent
 
 
+def test_only_runs_whose_page_names_eager_mode_are_without_graphs() -> None:
+    """kubis.ai lists `--enforce-eager` among the flags of gpt-oss-120b alone."""
+    of_source = [one for one in packaged() if "//kubis.ai/" in one["source_url_or_repo_path"]]
+    eager = {one["model"] for one in of_source if case_of(one, architectures()).setup.eager}
+    assert len({one["model"] for one in of_source}) == 3
+    assert eager == {"openai/gpt-oss-120b"}
+
+
 def test_a_rate_that_is_another_one_divided_is_not_counted_twice() -> None:
     found = [one for one in packaged() if "MiMo-V2.5-Omni-3x-DGX-Spark" in one["source_url_or_repo_path"]]
     assert len(found) == 14

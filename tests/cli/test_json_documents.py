@@ -22,7 +22,7 @@ from sparkfleet.doctor.findings import Finding
 from sparkfleet.doctor.report import REPORT_VERSION
 from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.netplan import PortPlan
-from sparkfleet.fleet.planning.plan import Planned
+from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
 from sparkfleet.knowledge.rules.rules import Rule
 from sparkfleet.planner.types.plan import InfeasibleDeployment, NodeLoad
 from sparkfleet.staging.settings import Staged
@@ -30,7 +30,7 @@ from sparkfleet.values import Value
 
 FIRST = (Path(__file__).parent / "json_v1.txt").read_text().split()
 DOCUMENTS: Mapping[str, type[Value]] = {
-    "plan.deployments[]": Planned,
+    "plan.deployments[]": PlannedDeployment,
     "plan.refused[]": InfeasibleDeployment,
     "plan.nodes[]": NodeLoad,
     "status": FleetStatus,

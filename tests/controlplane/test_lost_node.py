@@ -51,6 +51,23 @@ async def test_a_node_that_leaves_is_named_with_the_next_reading(world):
     assert (state, words.partition(";")[0]) == ("starting", "this does not answer (for 4 s)")
 
 
+async def test_the_time_that_it_is_away_is_no_change_of_the_gateways_table(world):
+    """Each gateway got another table every second, and each round published anew."""
+    await world.put()
+    await world.look()
+    world.nodes.away = {"this"}
+    tables = []
+    for _ in range(2):
+        world.clock.now += 4
+        await world.look()
+        await world.controller.reconcile()
+        tables.append(await world.table())
+    assert tables[0].version == tables[1].version
+    entry = tables[1].models["tiny"]
+    assert (entry.state, entry.detail.partition(";")[0]) == ("starting", "this does not answer")
+    assert detail(world)[1].partition(";")[0] == "this does not answer (for 8 s)"
+
+
 async def test_one_that_is_joined_and_silent_is_named_too_and_its_group_stays_ready(world):
     await world.ready(await world.put())
     await world.look()

@@ -74,5 +74,5 @@ async def test_a_name_that_is_no_text_is_an_error(monkeypatch):
     made = programs(Access({}), monkeypatch)
     request = StoreRequest(fleet="home", verb="restore").model_copy(update={"name": "\udcff"})
     with pytest.raises(ControlError, match="not text in UTF-8") as caught:
-        await made._answered("a", "store", request)
+        await made._call("a", "store", request)
     assert "`sparkfleet restore`" in caught.value.do

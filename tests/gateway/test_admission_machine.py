@@ -178,10 +178,10 @@ class Admission(RuleBasedStateMachine):
         self.observed.fail(app)
         before = self.observed._circuits[app]
         self.now = before.until
-        assert not self.observed.is_open(app)
+        assert not self.observed.circuit_is_open(app)
         probe = self.observed.begin(app)
         other = self.observed.begin(app)
-        assert self.observed.is_open(app)
+        assert self.observed.circuit_is_open(app)
         assert self.observed._circuits[app].probe == probe
         if succeeds:
             self.observed.succeed(app, probe)

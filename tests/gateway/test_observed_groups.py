@@ -130,7 +130,7 @@ def test_those_that_wait_are_served_when_a_circuit_closes() -> None:
     observed.fail("small")
     clock.now += OPEN_S
     probe = observed.begin("small")
-    observed.on_end = lambda: calls.append(observed.is_open("small"))
+    observed.on_end = lambda: calls.append(observed.circuit_is_open("small"))
     observed.succeed("small", probe)
     assert calls == [False]
 
@@ -142,9 +142,9 @@ def test_a_probe_without_a_verdict_makes_room_for_another() -> None:
     observed.fail("small")
     clock.now += OPEN_S
     probe = observed.begin("small")
-    assert observed.is_open("small")
+    assert observed.circuit_is_open("small")
     observed.end("small", probe)
-    assert not observed.is_open("small")
+    assert not observed.circuit_is_open("small")
 
 
 def test_one_that_failed_is_behind_the_others_however_busy_they_are() -> None:

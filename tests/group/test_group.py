@@ -13,6 +13,7 @@ from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.speed import QuietBox
+from sparkfleet.group.start_checks import StartChecks
 from sparkfleet.planner.types.plan import GroupShape
 
 
@@ -78,7 +79,7 @@ async def test_it_is_heard_while_it_waits(world, monkeypatch, phase):
     group = world.group()
     if phase is GroupPhase.DRAINING:
         await group.start()
-        monkeypatch.setattr(group, "_idle", slow)
+        monkeypatch.setattr(group._client, "until_idle", slow)
         work = asyncio.create_task(group.stop(drain_s=30))
     else:
         place = (group._ranks, "adopt") if phase is GroupPhase.STARTING else (Probe, "one_token")
@@ -146,7 +147,7 @@ async def test_an_adopted_engine_is_measured_at_once_if_it_has_served_nobody(
         return Load(running=running, waiting=0, figures=(tokens,))
 
     await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
-    monkeypatch.setattr("sparkfleet.group.group.read_load", loaded)
+    monkeypatch.setattr("sparkfleet.group.engine_client.read_load", loaded)
     group = world.group()
     await group.start()
     assert world.reports[-1].adopted
@@ -303,7 +304,7 @@ async def test_a_rank_that_does_not_answer_at_the_end_of_a_start_costs_no_engine
     monkeypatch.setattr(module, "ANSWER_S", 0.01)
     group = world.group()
 
-    async def checked(*_):
+    async def checked(*_, **__):
         async def silent():
             if stopped == "its actor on another node":
                 await never()  # a call of an actor has no time limit
@@ -312,7 +313,7 @@ async def test_a_rank_that_does_not_answer_at_the_end_of_a_start_costs_no_engine
         monkeypatch.setattr(group._ranks, "statuses", silent)
         return {}
 
-    monkeypatch.setattr(group, "_checked", checked)
+    monkeypatch.setattr(StartChecks, "run", checked)
     async with asyncio.timeout(60):
         await group.start()
     ready = world.reports[-1]

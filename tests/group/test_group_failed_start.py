@@ -10,8 +10,7 @@ from group_world import never, order
 from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import Cause, EngineError, NodeError
-from sparkfleet.group import exit_watch
-from sparkfleet.group import group as module
+from sparkfleet.group import bring_up, exit_watch
 from sparkfleet.group.misplaced import Listening
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks.local_rank import LocalRank
@@ -21,7 +20,7 @@ from sparkfleet.specs.timeouts import Timeouts
 
 
 async def test_an_engine_that_exits_while_it_starts_is_told_with_its_reason(world, monkeypatch):
-    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(bring_up, "wait_healthy", never)
     group = world.group()
     starting = asyncio.create_task(group.start())
     while not world.runtime.started:
@@ -40,7 +39,7 @@ async def test_a_start_that_fails_for_an_unknown_reason_is_named_and_leaves_noth
     async def full(probe, path, names):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "drafts_of", full)
+    monkeypatch.setattr(bring_up, "drafts_of", full)
     with pytest.raises(EngineError, match="No space left on device"):
         await world.group().start()
     assert world.runtime.stopped == [world.rank_id()]
@@ -64,7 +63,7 @@ async def test_a_failed_start_is_diagnosed_from_the_log(world, tmp_path, monkeyp
     async def tail(rank):
         return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
-    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(bring_up, "wait_healthy", never)
     monkeypatch.setattr(LocalRank, "tail", tail)
     starting = asyncio.create_task(world.group().start())
     while not world.runtime.started:
@@ -95,8 +94,8 @@ async def test_without_the_memory_it_needs_nothing_is_started(world, monkeypatch
 
 
 async def test_a_start_that_says_nothing_hangs(world, monkeypatch):
-    monkeypatch.setattr(module, "wait_healthy", never)
-    monkeypatch.setattr(module, "START_PROGRESS_S", 0.02)
+    monkeypatch.setattr(bring_up, "wait_healthy", never)
+    monkeypatch.setattr(bring_up, "START_PROGRESS_S", 0.02)
     with pytest.raises(EngineError, match="printed no log line"):
         await world.group(silence_s=0.05).start()
     assert world.runtime.stopped == [world.rank_id()]
@@ -115,8 +114,8 @@ async def test_a_start_that_goes_on_printing_ends_too(world, monkeypatch):
 
     monkeypatch.setattr(Probe, "healthy", unhealthy)
     monkeypatch.setattr(LocalRank, "tail", tail)
-    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
-    monkeypatch.setattr(module, "longest_s", lambda needs, silence_s: 0.3)
+    monkeypatch.setattr(bring_up, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(bring_up, "longest_s", lambda needs, silence_s: 0.3)
     with pytest.raises(EngineError, match="is not healthy after 0 minutes, and has not ended") as caught:
         await world.group(silence_s=30).start()
     assert "to reach the master" in caught.value.what
@@ -135,8 +134,8 @@ async def test_a_start_of_which_its_node_tells_nothing_ends_too(world, monkeypat
 
     monkeypatch.setattr(Probe, "healthy", unhealthy)
     monkeypatch.setattr(LocalRank, "status", gone)
-    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
-    monkeypatch.setattr(module, "longest_s", lambda needs, silence_s: 0.1)
+    monkeypatch.setattr(bring_up, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(bring_up, "longest_s", lambda needs, silence_s: 0.1)
     with pytest.raises(EngineError, match="is not healthy"):
         await world.group().start()
 
@@ -203,7 +202,7 @@ async def test_a_connection_that_breaks_without_an_exit_is_reported_as_such(worl
 
 
 async def test_the_answer_of_a_health_path_is_shown_while_it_is_none(world, monkeypatch):
-    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(bring_up, "START_PROGRESS_S", 0.01)
 
     async def healthy(probe, path):
         probe.unhealthy = f"GET {path} returns 404"

@@ -8,7 +8,7 @@ import pytest
 from group_world import SECRET, never, order, rank_spec
 
 from sparkfleet.errors import EngineError
-from sparkfleet.group import group as module
+from sparkfleet.group import bring_up
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -55,7 +55,7 @@ async def test_checks_of_a_custom_workload_go_on_while_its_stop_waits_for_a_clie
 
 
 async def test_what_still_loads_answers_nobody_and_is_stopped_at_once(world, monkeypatch):
-    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(bring_up, "wait_healthy", never)
     group = world.group()
     starting = asyncio.create_task(group.start())
     while not any(report.ranks for report in world.reports):
@@ -73,7 +73,7 @@ async def test_a_start_that_is_stopped_is_no_failed_one(world, engine, monkeypat
     async def answer():
         return wanted
 
-    monkeypatch.setattr(module, "wait_healthy", never)
+    monkeypatch.setattr(bring_up, "wait_healthy", never)
     group = world.group(wanted=answer)
     starting = asyncio.create_task(group.start())
     while not any(report.ranks for report in world.reports):

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -11,11 +12,11 @@ from group_world import SECRET, TWO, never, order, quick_world, stuck, vanish
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.gateway.access.keys import engine_token
+from sparkfleet.group import bring_up, engine_client, hang_detector, serving_watch
 from sparkfleet.group import group as module
-from sparkfleet.group import hang_detector
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.group import die_with_the_engine
-from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks import rank_set
@@ -81,8 +82,8 @@ async def test_memory_is_watched_on_while_it_starts_when_its_node_did_not_answer
 
     away = NodeError("this: the supervisor is gone")
     left = hiccups(monkeypatch, 100 << 30, away, away, 100 << 30, away, 1 << 20)
-    monkeypatch.setattr(module, "wait_healthy", never)
-    monkeypatch.setattr(module, "START_PROGRESS_S", 0.01)
+    monkeypatch.setattr(bring_up, "wait_healthy", never)
+    monkeypatch.setattr(bring_up, "START_PROGRESS_S", 0.01)
     with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left"):
         await asyncio.wait_for(world.group().start(), 10)
     assert left == [1 << 20], "it was asked again each time"
@@ -107,13 +108,13 @@ async def test_a_watch_that_died_is_taken_up_by_the_next_actor(world, monkeypatc
     system = SimpleNamespace(getpid=os.getpid, kill=lambda *call: killed.append(call))
     monkeypatch.setattr(module, "os", system)
 
-    def fails(liveness, *reading):
+    def fails(detector, *reading):
         raise ZeroDivisionError("a mistake of ours")
 
     first = world.group()
     await first.start()
     with monkeypatch.context() as patched:
-        patched.setattr(Liveness, "is_suspect", fails)
+        patched.setattr(HangDetector, "is_suspect", fails)
         await asyncio.wait_for(die_with_the_engine(first), 5)
     assert killed == [(os.getpid(), signal.SIGKILL)]
     assert not first.ended, "the engine is well"
@@ -171,6 +172,24 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
         assert not done
         assert asked == []
         watched.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_a_custom_workload_reports_its_open_connections_as_what_runs(world, engine, monkeypatch):
+    """It reported 0, and a drain of it ended at once, whatever it was answering."""
+    monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
+    fields = {"engine": "custom", "command": ("serve",), "port": engine}
+    group = world.group(candidate=order().candidate.model_copy(update=fields))
+    await group.start()
+    watched = asyncio.create_task(group.watch())
+    with socket.create_connection(("127.0.0.1", engine)):
+        async with asyncio.timeout(5):
+            while world.reports[-1].running != 1:
+                await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        while world.reports[-1].running:
+            await asyncio.sleep(0.01)
+    watched.cancel()
     await group.stop(drain_s=0)
 
 
@@ -241,7 +260,7 @@ async def test_memory_is_watched_while_it_drains(world, monkeypatch):
         monkeypatch.setattr(rank_module, "available_memory", lambda: 1 << 20)
         return Load(running=1, waiting=0, figures=(7.0,))
 
-    monkeypatch.setattr(module, "read_load", busy)
+    monkeypatch.setattr(engine_client, "read_load", busy)
     await asyncio.wait_for(group.stop(drain_s=60), 5)
     assert world.runtime.stopped == [world.rank_id()]
 
@@ -332,5 +351,5 @@ async def test_metrics_are_read_with_the_token(monkeypatch, tmp_path):
         world = quick_world(int(engine.url.rpartition(":")[2]), monkeypatch, tmp_path)
         group = world.group()
         await group.start()
-        assert (await group._read_load()).figures is not None
+        assert (await group._client.read_load()).figures is not None
         await group.stop(drain_s=0)

@@ -1,6 +1,6 @@
 import pytest
 
-from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.token_patience import patience_s
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.specs.timeouts import Timeouts
@@ -11,78 +11,78 @@ def band(low):
 
 
 def test_work_without_a_figure_that_moves_is_suspect_after_a_while():
-    liveness = Liveness(Timeouts(stuck_s=20))
-    assert not liveness.is_suspect(0, requests=2, figures=(100,))
-    assert not liveness.is_suspect(19, requests=2, figures=(100,))
-    assert liveness.is_suspect(20, requests=2, figures=(100,))
+    detector = HangDetector(Timeouts(stuck_s=20))
+    assert not detector.is_suspect(0, requests=2, figures=(100,))
+    assert not detector.is_suspect(19, requests=2, figures=(100,))
+    assert detector.is_suspect(20, requests=2, figures=(100,))
 
 
 @pytest.mark.parametrize("moving", [0, 1])
 def test_any_figure_that_moves_is_life(moving):
     """A long prefill takes blocks of the cache, and generates nothing."""
-    liveness = Liveness(Timeouts(stuck_s=20))
+    detector = HangDetector(Timeouts(stuck_s=20))
     for second in range(0, 100, 10):
         figures = [5.0, 0.25]
         figures[moving] += second
-        assert not liveness.is_suspect(second, requests=1, figures=tuple(figures))
+        assert not detector.is_suspect(second, requests=1, figures=tuple(figures))
 
 
 def test_an_engine_that_says_it_is_idle_has_to_show_it_now_and_then():
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
-    assert not any(liveness.is_suspect(second, requests=0, figures=(5,)) for second in range(0, 60, 10))
-    assert liveness.is_suspect(60, requests=0, figures=(5,))
-    liveness.proved(61)
-    assert not liveness.is_suspect(100, requests=0, figures=(6,))
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
+    assert not any(detector.is_suspect(second, requests=0, figures=(5,)) for second in range(0, 60, 10))
+    assert detector.is_suspect(60, requests=0, figures=(5,))
+    detector.proved(61)
+    assert not detector.is_suspect(100, requests=0, figures=(6,))
 
 
 def test_one_that_begins_to_work_after_a_long_rest_has_its_time():
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
-    liveness.is_suspect(0, requests=0, figures=(5,))
-    liveness.is_suspect(50, requests=0, figures=(5,))
-    assert not liveness.is_suspect(51, requests=1, figures=(5,))
-    assert not liveness.is_suspect(70, requests=1, figures=(5,))
-    assert liveness.is_suspect(71, requests=1, figures=(5,))
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
+    detector.is_suspect(0, requests=0, figures=(5,))
+    detector.is_suspect(50, requests=0, figures=(5,))
+    assert not detector.is_suspect(51, requests=1, figures=(5,))
+    assert not detector.is_suspect(70, requests=1, figures=(5,))
+    assert detector.is_suspect(71, requests=1, figures=(5,))
 
 
 def test_requests_that_come_and_go_are_no_life():
     """Clients give up and others come: nothing has moved."""
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
     readings = [(second, 1 if second % 14 < 10 else 0) for second in range(0, 60, 2)]
-    assert any(liveness.is_suspect(second, requests=requests, figures=(5,)) for second, requests in readings)
+    assert any(detector.is_suspect(second, requests=requests, figures=(5,)) for second, requests in readings)
 
 
 def test_what_is_asked_of_a_suspect_does_not_clear_it():
     """It waits for capacity that never comes free: one more that waits is no movement, nor is it when that one gives up."""
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
-    liveness.is_suspect(0, requests=0, figures=(5,))
-    assert liveness.is_suspect(60, requests=0, figures=(5,))
-    assert liveness.is_suspect(62, requests=1, figures=(5,))
-    assert liveness.is_suspect(64, requests=0, figures=(5,))
-    assert not liveness.is_suspect(66, requests=1, figures=(6,))
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
+    detector.is_suspect(0, requests=0, figures=(5,))
+    assert detector.is_suspect(60, requests=0, figures=(5,))
+    assert detector.is_suspect(62, requests=1, figures=(5,))
+    assert detector.is_suspect(64, requests=0, figures=(5,))
+    assert not detector.is_suspect(66, requests=1, figures=(6,))
 
 
 def test_a_suspect_that_says_it_has_nothing_to_do_any_more_is_one_still():
     """Clients that give up take nothing from the suspicion."""
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
-    liveness.is_suspect(0, requests=1, figures=(5,))
-    assert liveness.is_suspect(20, requests=1, figures=(5,))
-    assert liveness.is_suspect(22, requests=0, figures=(5,))
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
+    detector.is_suspect(0, requests=1, figures=(5,))
+    assert detector.is_suspect(20, requests=1, figures=(5,))
+    assert detector.is_suspect(22, requests=0, figures=(5,))
 
 
 def test_metrics_that_do_not_answer_are_suspect():
-    liveness = Liveness(Timeouts(stuck_s=20))
-    liveness.is_suspect(0, requests=0, figures=(5,))
-    assert not liveness.is_suspect(10, requests=0, figures=None)
-    assert liveness.is_suspect(20, requests=0, figures=None)
+    detector = HangDetector(Timeouts(stuck_s=20))
+    detector.is_suspect(0, requests=0, figures=(5,))
+    assert not detector.is_suspect(10, requests=0, figures=None)
+    assert detector.is_suspect(20, requests=0, figures=None)
 
 
 def test_a_proof_of_life_counts():
-    liveness = Liveness(Timeouts(stuck_s=20))
-    liveness.is_suspect(0, requests=1, figures=(5,))
-    assert liveness.is_suspect(20, requests=1, figures=(5,))
-    liveness.proved(21)
-    assert not liveness.is_suspect(40, requests=1, figures=(5,))
-    assert liveness.is_suspect(41, requests=1, figures=(5,))
+    detector = HangDetector(Timeouts(stuck_s=20))
+    detector.is_suspect(0, requests=1, figures=(5,))
+    assert detector.is_suspect(20, requests=1, figures=(5,))
+    detector.proved(21)
+    assert not detector.is_suspect(40, requests=1, figures=(5,))
+    assert detector.is_suspect(41, requests=1, figures=(5,))
 
 
 def test_it_is_waited_for_as_long_as_the_longest_prefill_takes():
@@ -107,43 +107,43 @@ def test_where_nothing_is_predicted_the_slowest_counts():
 
 
 def test_an_engine_whose_counters_do_not_move_is_named_before_it_is_probed():
-    liveness = Liveness(Timeouts(stuck_s=20))
+    detector = HangDetector(Timeouts(stuck_s=20))
     for second in range(0, 10, 2):
-        assert not liveness.is_suspect(second, requests=1, figures=(5,))
-    assert liveness.doubt(7.9) == ""
-    assert liveness.doubt(9) == (
+        assert not detector.is_suspect(second, requests=1, figures=(5,))
+    assert detector.doubt(7.9) == ""
+    assert detector.doubt(9) == (
         "the engine's counters have not moved for 9 s: it hangs, or computes a long prompt; if a probe gets no token either,"
         " it is restarted"
     )
-    liveness.is_suspect(10, requests=1, figures=(6,))
-    assert liveness.doubt(12) == ""
+    detector.is_suspect(10, requests=1, figures=(6,))
+    assert detector.doubt(12) == ""
 
 
 def test_an_engine_whose_metrics_do_not_answer_is_named_although_it_was_idle():
     """The whole engine was stopped (SIGSTOP) for 47 s, and `status` named it after 25 s."""
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
-    liveness.is_suspect(0, requests=0, figures=(5,))
-    liveness.is_suspect(50, requests=0, figures=(5,))
-    assert liveness.doubt(51) == ""
-    liveness.is_suspect(57, requests=0, figures=None)
-    assert liveness.doubt(57) == ""
-    assert liveness.doubt(60).startswith("the engine's metrics have not answered for 10 s: it hangs; ")
-    liveness.is_suspect(62, requests=0, figures=(5,))
-    assert liveness.doubt(62) == ""
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
+    detector.is_suspect(0, requests=0, figures=(5,))
+    detector.is_suspect(50, requests=0, figures=(5,))
+    assert detector.doubt(51) == ""
+    detector.is_suspect(57, requests=0, figures=None)
+    assert detector.doubt(57) == ""
+    assert detector.doubt(60).startswith("the engine's metrics have not answered for 10 s: it hangs; ")
+    detector.is_suspect(62, requests=0, figures=(5,))
+    assert detector.doubt(62) == ""
 
 
 def test_the_probe_of_an_idle_engine_is_no_minute_of_silence():
     """The probe is a request, too: an engine that has rested for a minute has had work since then only."""
-    liveness = Liveness(Timeouts(stuck_s=20, idle_s=60))
-    liveness.is_suspect(0, requests=0, figures=(5,))
-    assert liveness.is_suspect(60, requests=0, figures=(5,))
-    assert liveness.is_suspect(62, requests=1, figures=(5,))
-    assert liveness.doubt(64) == ""
-    assert liveness.doubt(72).startswith("the engine's counters have not moved for 10 s")
+    detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
+    detector.is_suspect(0, requests=0, figures=(5,))
+    assert detector.is_suspect(60, requests=0, figures=(5,))
+    assert detector.is_suspect(62, requests=1, figures=(5,))
+    assert detector.doubt(64) == ""
+    assert detector.doubt(72).startswith("the engine's counters have not moved for 10 s")
 
 
 def test_an_idle_engine_is_in_no_doubt_and_one_that_was_never_read_neither():
-    liveness = Liveness(Timeouts())
-    assert liveness.doubt(1000) == ""
-    liveness.is_suspect(0, requests=0, figures=(5,))
-    assert liveness.doubt(1000) == ""
+    detector = HangDetector(Timeouts())
+    assert detector.doubt(1000) == ""
+    detector.is_suspect(0, requests=0, figures=(5,))
+    assert detector.doubt(1000) == ""

@@ -15,7 +15,7 @@ from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 
 
 def sockets(*places):

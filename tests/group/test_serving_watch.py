@@ -7,7 +7,7 @@ import pytest
 from sparkfleet.errors import EngineError
 from sparkfleet.group import serving_watch
 from sparkfleet.group.engine_load import Load
-from sparkfleet.group.hang_detector import Liveness
+from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -58,7 +58,7 @@ async def lives(engine, patience_s=30.0):
     """True if it is left alone for a while."""
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await follow(engine.read, engine.ask, patience_s, Liveness(QUICK))
+            await follow(engine.read, engine.ask, patience_s, HangDetector(QUICK))
     except TimeoutError:
         return True
 
@@ -78,7 +78,7 @@ async def test_one_that_moves_is_asked_nothing():
 async def test_one_that_owes_the_token_too_long_is_stuck():
     engine = Engine(STILL, [60])
     with pytest.raises(EngineError, match="generates no tokens: no token in time"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(QUICK)), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
     assert engine.asked == [0.1]
 
 
@@ -95,7 +95,7 @@ async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
     engine = Engine(STILL, [0.3])
     assert await lives(engine)
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(QUICK)), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
 
 
 async def test_a_connection_that_breaks_is_no_engine_that_died():
@@ -103,26 +103,26 @@ async def test_a_connection_that_breaks_is_no_engine_that_died():
     assert await lives(engine)
     refusing = Engine(STILL, [EngineError("HTTP 500")])
     with pytest.raises(EngineError, match="HTTP 500"):
-        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, Liveness(QUICK)), 5)
+        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, HangDetector(QUICK)), 5)
     assert len(refusing.asked) == 2
 
 
 async def test_a_hang_that_began_while_it_was_idle_is_seen():
     engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(QUICK)), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
 
 
 async def test_requests_that_only_wait_are_work():
     patient = QUICK.model_copy(update={"idle_s": 60.0})
     engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, Liveness(patient)), 5)
+        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(patient)), 5)
 
 
 async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     engine = Engine(STILL, [60])
-    following = asyncio.create_task(follow(engine.read, engine.ask, 30, Liveness(QUICK)))
+    following = asyncio.create_task(follow(engine.read, engine.ask, 30, HangDetector(QUICK)))
     while not engine.asked:
         await asyncio.sleep(0.01)
     following.cancel()

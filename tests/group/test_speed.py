@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.group import speed
 from sparkfleet.group.probe import StreamMeasurement
-from sparkfleet.group.speed import RUNS, QuietBox, measured_speed, of_streams
+from sparkfleet.group.speed import RUNS, QuietBox, measure_speed, of_streams
 
 
 def stream(rate, ttft=10.0):
@@ -27,9 +27,9 @@ async def test_a_slow_engine_is_measured_once(monkeypatch):
         calls.append(1)
         return stream(8)
 
-    assert (await measured_speed(measure)).runs == RUNS == len(calls)
+    assert (await measure_speed(measure)).runs == RUNS == len(calls)
     monkeypatch.setattr(speed, "BUDGET_S", 0.0)
-    assert (await measured_speed(measure)).runs == 1
+    assert (await measure_speed(measure)).runs == 1
 
 
 @pytest.fixture

@@ -3,55 +3,53 @@ import pytest
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import EngineError
 from sparkfleet.group.group_launch import SILENCE_S
-from sparkfleet.group.startup_watch import Starting, longest_s, never_ready
+from sparkfleet.group.startup_watch import StartupWatch, longest_s, never_ready
 
 SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
 GRAPHS = "\r  0%|  | 0/3 Capturing CUDA graphs\rCapturing CUDA graphs:  33%|███▎ | 1/3"
 
 
 def test_a_rank_alone_shows_its_phase_and_never_a_line_of_the_engine():
-    starting = Starting(1, quiet_s=9)
-    starting.update(0.0, ["INFO one\n(APIServer pid=7572) WARNING using a random seed\n\n"])
-    assert (starting.words(), starting.step()) == ("", None)
-    starting.update(1.0, [SHARDS])
-    assert (starting.words(), starting.step()) == ("loading 42%", StartupPhase(phase="loading", share=0.42))
+    watch = StartupWatch(1, quiet_s=9)
+    watch.update(0.0, ["INFO one\n(APIServer pid=7572) WARNING using a random seed\n\n"])
+    assert (watch.words(), watch.step()) == ("", None)
+    watch.update(1.0, [SHARDS])
+    assert (watch.words(), watch.step()) == ("loading 42%", StartupPhase(phase="loading", share=0.42))
 
 
 def test_a_build_of_an_embedded_model_shows_its_own_lines():
-    starting = Starting(1, quiet_s=9)
-    starting.update(
+    watch = StartupWatch(1, quiet_s=9)
+    watch.update(
         0.0,
         ["UserWarning: no CUDA\nbuiltin:tiny: training, step 7 of 400, loss 2.31, about 20 s left (12 s)\n"],
     )
-    assert starting.words() == "step 7 of 400, about 20 s left"
+    assert watch.words() == "step 7 of 400, about 20 s left"
 
 
 def test_ranks_of_a_group_show_a_phase_each():
-    starting = Starting(2, quiet_s=9)
-    starting.update(0.0, [SHARDS, ""])
-    assert starting.words() == "rank 0: loading 42%"
-    starting.update(1.0, [GRAPHS, SHARDS])
-    assert starting.words() == "rank 0: warming up 33% · rank 1: loading 42%"
-    assert starting.step() == StartupPhase(phase="loading", share=0.42), (
-        "the group is as far as its last rank"
-    )
+    watch = StartupWatch(2, quiet_s=9)
+    watch.update(0.0, [SHARDS, ""])
+    assert watch.words() == "rank 0: loading 42%"
+    watch.update(1.0, [GRAPHS, SHARDS])
+    assert watch.words() == "rank 0: warming up 33% · rank 1: loading 42%"
+    assert watch.step() == StartupPhase(phase="loading", share=0.42), "the group is as far as its last rank"
 
 
 def test_a_phase_stays_when_its_line_has_gone_by():
-    starting = Starting(2, quiet_s=9)
-    starting.update(0.0, ["INFO torch.compile took 31.02 s in total", "x"])
-    starting.update(1.0, ["INFO something else", "x"])
-    assert starting.words() == "rank 0: compiling"
+    watch = StartupWatch(2, quiet_s=9)
+    watch.update(0.0, ["INFO torch.compile took 31.02 s in total", "x"])
+    watch.update(1.0, ["INFO something else", "x"])
+    assert watch.words() == "rank 0: compiling"
 
 
 def test_silence_of_all_is_a_hang_and_a_word_of_one_is_not():
-    starting = Starting(2, quiet_s=10)
-    starting.update(0.0, ["a", "b"])
-    starting.update(9.0, ["a", "b"])
-    starting.update(11.0 - 1e-9, ["a", "c"])
-    starting.update(20.0, ["a", "c"])
+    watch = StartupWatch(2, quiet_s=10)
+    watch.update(0.0, ["a", "b"])
+    watch.update(9.0, ["a", "b"])
+    watch.update(11.0 - 1e-9, ["a", "c"])
+    watch.update(20.0, ["a", "c"])
     with pytest.raises(EngineError, match="printed no log line for 11 s"):
-        starting.update(22.0, ["a", "c"])
+        watch.update(22.0, ["a", "c"])
 
 
 def test_a_silent_start_whose_server_answers_is_named_with_its_answer():

@@ -8,7 +8,7 @@ import pytest
 from node_fixtures import ended, herald
 
 from sparkfleet.runtime.base import RankId, RankSpec
-from sparkfleet.runtime.process import ProcessRank, ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRank, ProcessRuntime
 
 __all__ = ["ended", "herald"]
 
@@ -41,7 +41,7 @@ def make_spec(rank_id: RankId, tmp_path: Path) -> MakeSpec:
 @pytest.fixture
 async def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ProcessRuntime]:
     """A runtime of a fleet of its own, swept when the test is over."""
-    monkeypatch.setattr("sparkfleet.runtime.process._STRAY_GRACE_S", 0.1)
+    monkeypatch.setattr("sparkfleet.runtime.process_runtime._STRAY_GRACE_S", 0.1)
     runtime = ProcessRuntime(tmp_path / "run", fleet=f"test {tmp_path}", tools=())
     yield runtime
     await runtime.sweep(frozenset())

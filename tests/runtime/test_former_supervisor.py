@@ -15,8 +15,8 @@ import pytest
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime.base import Phase, RankId
-from sparkfleet.runtime.client import parse_answer
 from sparkfleet.runtime.environment import labels
+from sparkfleet.runtime.supervisor_client import parse_answer
 
 ID = RankId(fleet="is home", deployment="qwen", generation=1, replica=0, rank=0)
 NAME = "is_home_qwen_g1_0_0-acb1b78f9314"

@@ -21,7 +21,7 @@ from sparkfleet.engines.base import RankCommand
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.environment import labels
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import labelled, process
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,7 @@ import pytest
 
 from sparkfleet.errors import NodeError
 from sparkfleet.runtime import ports
-from sparkfleet.runtime.ports import free_port, has_connections, is_taken
+from sparkfleet.runtime.ports import connections, free_port, is_taken
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
@@ -53,10 +53,10 @@ def test_a_port_is_taken_while_a_program_listens_on_it_and_not_while_connections
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET6, "::")])
-def test_a_port_has_connections_while_one_is_open(family, host):
+def test_open_connections_of_a_port_are_counted(family, host):
     with socket.create_server((host, 0), family=family, dualstack_ipv6=host == "::") as server:
         port = server.getsockname()[1]
-        assert not has_connections(port), "it only listens"
-        with socket.create_connection(("127.0.0.2", port)):
-            assert has_connections(port)
-        assert not has_connections(port), "its end waits"
+        assert connections(port) == 0, "it only listens"
+        with socket.create_connection(("127.0.0.2", port)), socket.create_connection(("127.0.0.2", port)):
+            assert connections(port) == 2
+        assert connections(port) == 0, "their ends wait"

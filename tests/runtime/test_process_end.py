@@ -11,10 +11,10 @@ import pytest
 from rank_processes import IDLE, WITH_ORPHAN, alive, supervisor_of
 
 from sparkfleet.errors import NodeError
-from sparkfleet.runtime import process as process_module
+from sparkfleet.runtime import process_runtime as process_module
 from sparkfleet.runtime.base import Phase
 from sparkfleet.runtime.files.rankfiles import RankFiles
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import process
 
 

@@ -79,7 +79,7 @@ async def test_a_rank_ends_within_its_lease_after_its_owner_was_killed(
     spec = make_spec(herald.script(IDLE), lease_s=3.0)
     owner = (
         "import asyncio, os, sys; from pathlib import Path\n"
-        "from sparkfleet.runtime.process import ProcessRuntime, RankSpec\n"
+        "from sparkfleet.runtime.process_runtime import ProcessRuntime, RankSpec\n"
         "async def main():\n"
         "    spec = RankSpec.model_validate_json(sys.argv[3])\n"
         "    runtime = ProcessRuntime(Path(sys.argv[1]), sys.argv[2])\n"

@@ -16,11 +16,11 @@ import pytest
 from rank_processes import IDLE, WITH_ORPHAN, alive, supervisor_of
 
 from sparkfleet.errors import Cause, NodeError
-from sparkfleet.runtime import process as process_module
+from sparkfleet.runtime import process_runtime as process_module
 from sparkfleet.runtime.base import Phase, RankId, RankStatus, Runtime
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL
 from sparkfleet.runtime.files.rankfiles import RankFiles
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import process
 
 
@@ -153,7 +153,7 @@ async def test_starts_in_two_processes_are_one(tmp_path, runtime, herald, make_s
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     script = (
         "import asyncio, sys; from pathlib import Path\n"
-        "from sparkfleet.runtime.process import ProcessRuntime, RankSpec\n"
+        "from sparkfleet.runtime.process_runtime import ProcessRuntime, RankSpec\n"
         "spec = RankSpec.model_validate_json(Path(sys.argv[3]).read_text())\n"
         "print(asyncio.run(ProcessRuntime(Path(sys.argv[1]), sys.argv[2]).start(spec)).pid)\n"
     )

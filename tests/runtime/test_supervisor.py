@@ -11,7 +11,7 @@ from pathlib import Path
 
 import sparkfleet
 from sparkfleet.runtime.base import RankSpec
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import process
 from sparkfleet.runtime.supervisor import Order
 

@@ -520,4 +520,4 @@ def test_a_token_is_sent_by_https_or_to_this_machine_only(endpoint, sent):
 
 def test_the_error_says_that_a_token_was_kept_back(monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://mirror.example")
-    assert "https only" in hub_module.Hub(MODEL, token="secret")._with_token()
+    assert "https only" in hub_module.Hub(MODEL, token="secret")._errors._with_token()

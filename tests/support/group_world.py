@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 from fake_runtime import FakeRuntime
 
-from sparkfleet.group import group as group_module
-from sparkfleet.group import serving_watch
+from sparkfleet.group import engine_client, serving_watch
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_load import Load
@@ -70,7 +69,7 @@ def stuck(monkeypatch, answer):
     async def still(probe, engine, draft_tokens):
         return Load(running=1, waiting=0, figures=(7.0,))
 
-    monkeypatch.setattr(group_module, "read_load", still)
+    monkeypatch.setattr(engine_client, "read_load", still)
     monkeypatch.setattr(Probe, "one_token", answer)
 
 
@@ -135,7 +134,6 @@ class World:
         return Group(
             wanted,
             ranks,
-            SECRET,
             self.reports.append,
             self.backoff,
             wanted=asked,
@@ -143,6 +141,7 @@ class World:
             after=after,
             box=QuietBox(self.paths.run / "measuring"),
             end_note=EndNote(self.paths.root / "ended", "a", self.boot),
+            token_secret=lambda: SECRET,
         )
 
     @property
@@ -166,4 +165,4 @@ async def vanish(group):
     """As if the group's process had died: its leases are free, its ranks go on."""
     for rank in group._ranks.holders:
         await rank._rank.close()
-    await group._session.close()
+    await group._client.close()

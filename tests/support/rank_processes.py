@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkfleet.runtime.base import RankId
 from sparkfleet.runtime.environment import labels
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import labelled, process
 
 IDLE = "tell(os.getpid())\nsignal.pause()"

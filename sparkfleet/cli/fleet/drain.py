@@ -109,7 +109,7 @@ async def _drain_group(name: str, session: Session, yes: bool) -> int:
 
 def _meaning(prepared: PreparedGroupDrain) -> str:
     deployment = prepared.group.partition("/")[0]
-    runs = f"The {prepared.running} requests on it end. " if prepared.running else ""
+    runs = f"What runs on it ends first: {plural(prepared.running, 'request')}. " if prepared.running else ""
     if not prepared.others:
         return f"{runs}No other group of {deployment} serves: until `undrain`, requests for {deployment} get 503."
     return f"{runs}New requests go to {plural(prepared.others, 'other group')} of {deployment}."

@@ -128,8 +128,8 @@ async def _init(hosts: list[Host], options: Options) -> int:
             means="Nodes, keys and state go by the name of a fleet, so it stays as it is.",
             do=f"`sparkfleet init … --fleet {options.fleet} --inventory FILE` writes another inventory.",
         )
-    hosts = hosts or hosts_of(old) or await _discovered()
-    nodes = await _pinned(hosts, old, options)
+    hosts = hosts or hosts_of(old) or await _discover()
+    nodes = await _pin_host_keys(hosts, old, options)
     async with channels_to(nodes) as channels:
         machines = await find_machines(nodes, channels)
         _show_machines(machines)
@@ -146,7 +146,7 @@ async def _init(hosts: list[Host], options: Options) -> int:
     return _write(new.text, options)
 
 
-async def _discovered() -> list[Host]:
+async def _discover() -> list[Host]:
     console.print("Looking for Sparks on the LAN (mDNS) …")
     found = await hosts_on_lan()
     for one in found:
@@ -154,7 +154,7 @@ async def _discovered() -> list[Host]:
     return [Host(None, one.address, 22) for one in found]
 
 
-async def _pinned(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
+async def _pin_host_keys(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
     """The nodes, each with a host key that was confirmed."""
     keys = await read_keys(hosts, old, accept_known=options.known)
     _confirm_keys(keys, options)

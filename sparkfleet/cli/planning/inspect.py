@@ -15,7 +15,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, JsonOption, OfflineOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.errors import FactError
-from sparkfleet.fleet.planning.checkpoints import inspected
+from sparkfleet.fleet.planning.checkpoints import inspect_model
 from sparkfleet.specs.fields import quote
 from sparkfleet.units import KIB, MIB
 
@@ -71,8 +71,8 @@ def inspect(
 
 def _find(model: str, inventory: Path | None) -> Checkpoint:
     if inventory is None and not DEFAULT_INVENTORY.exists():
-        return run(inspected(model))
-    return run(inspected(model, lambda: open_session(inventory or DEFAULT_INVENTORY)))
+        return run(inspect_model(model))
+    return run(inspect_model(model, lambda: open_session(inventory or DEFAULT_INVENTORY)))
 
 
 def lines(checkpoint: Checkpoint) -> Iterator[str]:

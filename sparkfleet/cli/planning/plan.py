@@ -26,8 +26,9 @@ from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.nodes.assumed import MOST_SPARKS, assumed_inventory
 from sparkfleet.fleet.planning.fewer_bits import fewer_bits_lines
+from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
 from sparkfleet.fleet.planning.named_images import named_image_lines
-from sparkfleet.fleet.planning.plan import FleetPlan, Planned, plan_deployments
+from sparkfleet.fleet.planning.plan import FleetPlan, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import (
@@ -265,7 +266,9 @@ def _usual_inventory() -> Path:
     return Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
 
 
-def _lines(one: Planned, fleet: Fleet, others: Sequence[str], *, everything: bool = False) -> tuple[str, ...]:
+def _lines(
+    one: PlannedDeployment, fleet: Fleet, others: Sequence[str], *, everything: bool = False
+) -> tuple[str, ...]:
     return (
         *explain_plan(one.plan, everything=everything, nodes=fleet.nodes),
         *explain_measured(one.measured),
@@ -301,7 +304,7 @@ def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
         console.print()
 
 
-def _plan_lines(one: Planned, fleet: Fleet, shown: Shown, others: Sequence[str]) -> Iterator[str]:
+def _plan_lines(one: PlannedDeployment, fleet: Fleet, shown: Shown, others: Sequence[str]) -> Iterator[str]:
     yield from _headline(one.spec, one.plan, fleet)
     if shown.why is not None:
         yield from explain_why(one.plan, one.plan.rejected, shown.why)

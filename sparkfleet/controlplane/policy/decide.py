@@ -14,6 +14,7 @@ from sparkfleet.controlplane.policy.actual_rung import follow_rungs
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
+from sparkfleet.controlplane.policy.older_groups import end_older
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
@@ -36,6 +37,7 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     make_room,
     start_missing,
     keep_groups_up,
+    end_older,
     follow_rungs,
     leave_gone_nodes,
     retry_refused,

@@ -50,6 +50,8 @@ BREAKER_FAILURES = 5
 BREAKER_S = 600.0
 """Failures of a ready group within `BREAKER_S` after which it is stopped: it would only crash again."""
 
+CIRCLE = f"it came up and failed {BREAKER_FAILURES} times within {BREAKER_S / 60:.0f} minutes"
+
 STARVED = 2
 STARVED_S = 3600.0
 """Times that memory ran out within `STARVED_S` while a group served, after which it takes a rung that needs less. The window
@@ -90,12 +92,6 @@ class FallbackCase:
         """Its position on its ladder."""
         return self.state.standing(self.group)
 
-    @property
-    def serves(self) -> bool:
-        """True if it may have requests: Serve counts it as running, and it has reported nothing else."""
-        report = self.state.report(self.group)
-        return self.app.status == "running" and (report is None or report.phase is GroupPhase.READY)
-
 
 # --- starts that took their node down, counted before any new start
 
@@ -134,8 +130,15 @@ def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) 
     if tried.tries < TRIES:
         nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
         return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{summary}; trying again")
-    why = f"{summary}, {TRIES} times; generation {state.to_run[group[0]].generation} replaces it"
+    why = f"{summary}, {TRIES} times; {newest_words(state, state.to_run[group[0]])}"
     return RetireGroup(group=group, reason=why)
+
+
+def newest_words(state: FleetState, desired: Desired) -> str:
+    """The generation that was to replace a group that ends, in words."""
+    if not state.has_given_up(desired):
+        return f"generation {desired.generation} replaces it"
+    return f"generation {desired.generation} did not start either; `sparkfleet apply` tries once more"
 
 
 def _is_under_way(state: FleetState, app: App) -> bool:
@@ -193,12 +196,9 @@ def answer_restarts(one: FallbackCase) -> list[Action] | None:
 
 def break_circle(one: FallbackCase) -> list[Action] | None:
     """Gives up a group that becomes ready and fails too often. If it serves by now, its next failure does."""
-    if one.serves or sum(at > one.now.unix - BREAKER_S for at in one.standing.falls) < BREAKER_FAILURES:
+    if one.state.may_serve(one.app) or not is_in_circle(one.standing, one.now):
         return None
-    words = (
-        f"it came up and failed {BREAKER_FAILURES} times within {BREAKER_S / 60:.0f} minutes, so it is not started"
-        " again; `sparkfleet apply` tries once more"
-    )
+    words = f"{CIRCLE}, so it is not started again; `sparkfleet apply` tries once more"
     standing = one.standing.model_copy(update={"given_up": True})
     return [
         GiveUp(group=one.group, standing=standing, reason=words),
@@ -206,12 +206,20 @@ def break_circle(one: FallbackCase) -> list[Action] | None:
     ]
 
 
+def is_in_circle(standing: Standing, now: Now) -> bool:
+    """True if a group became ready and failed too often."""
+    return sum(at > now.unix - BREAKER_S for at in standing.falls) >= BREAKER_FAILURES
+
+
 def take_less_memory(one: FallbackCase) -> list[Action] | None:
     """Moves a group whose memory ran out repeatedly while it served to a rung that needs less, but none that serves again.
 
     That is one for which there was no such rung then: another plan or a node that is back may bring one.
     """
-    if one.serves or sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED:
+    if (
+        one.state.may_serve(one.app)
+        or sum(at > one.now.unix - STARVED_S for at in one.standing.starved) < STARVED
+    ):
         return None
     plan = one.desired.plan_of(one.group)
     away_or_drained = {*one.state.nodes.away_since, *one.state.drained}

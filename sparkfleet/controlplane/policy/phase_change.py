@@ -14,6 +14,7 @@ from sparkfleet.controlplane.policy.fallback import BREAKER_S, STARVED_S
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint
 
@@ -68,10 +69,16 @@ def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]
             KeepStanding(group=group, standing=fallen, reason="it failed while it served"),
         ]
     failed = FailAttempt(group=group, reason="it failed while it was starting")
-    if group in state.pending.counted:
+    if group in state.pending.counted or _is_crowded_out(state, group):
         return [failed]
     more = standing.model_copy(update={"restarts": standing.restarts + 1})
     return [failed, KeepStanding(group=group, standing=more, reason=failed.reason)]
+
+
+def _is_crowded_out(state: FleetState, group: GroupKey) -> bool:
+    """True for a group of an older generation while a newer one, which may be given up, takes its memory."""
+    newest = state.desired.get(group[0])
+    return newest is not None and group not in newest.groups and state.is_loading(newest)
 
 
 def _fallen(standing: Standing, report: GroupReport, now: Now) -> Standing:

@@ -151,6 +151,11 @@ class FleetState:
         report = self.report(group)
         return report is not None and report.name in self.fresh and report.phase is GroupPhase.READY
 
+    def may_serve(self, app: App) -> bool:
+        """True if an application may have requests: Serve counts it as running, and its group has reported nothing else."""
+        report = self.report(app.group)
+        return app.status == "running" and (report is None or report.phase is GroupPhase.READY)
+
     def ready_groups(self) -> frozenset[GroupKey]:
         """All groups that are."""
         return frozenset(one.group for one in self.reports if self.is_ready(one.group))

@@ -27,7 +27,7 @@ from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
 from sparkfleet.controlplane.ray.entry_actor import EntryActors
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
-from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, run_without_waiting
+from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, app_statuses, run_without_waiting
 from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
 from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
@@ -266,7 +266,7 @@ def _log_to(path: Path) -> None:
 
 def _deploy_gateway(config: GatewayConfig, head: str) -> None:
     """Deploys the gateway if it does not exist: a second deploy would replace replicas that serve."""
-    if GATEWAY_APP not in serve.status().applications:
+    if all(app.name != GATEWAY_APP for app in app_statuses()):
         target = gateway_app(config, {NODE_LABEL: head})
         run_without_waiting(serve.RunTarget(target=target, name=GATEWAY_APP, route_prefix=None))
 

@@ -25,7 +25,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_end import log_end
 from sparkfleet.runtime.files.log_retention import prune
 from sparkfleet.runtime.files.state_files import spoilt_files, stopped_words
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import (
     SLOW_EVERY_S,

@@ -25,7 +25,7 @@ from sparkfleet.gateway.page.fleet_view import (
     StoppedView,
 )
 from sparkfleet.group.report import GroupReport
-from sparkfleet.perf.prediction import Band, Prediction
+from sparkfleet.perf.prediction import DECLARED, Band, Prediction
 from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import NodeReadings, RailReading
@@ -217,7 +217,11 @@ def _bands(one: Prediction) -> dict[str, BandView]:
         "check_decode_tps": one.check_decode_tps,
     }
     return {
-        name: BandView(low=band.low, mid=band.mid, high=band.high, provenance=band.provenance.value)
+        name: BandView(low=band.low, mid=band.mid, high=band.high, provenance=_provenance(band))
         for name, band in bands.items()
         if band is not None
     }
+
+
+def _provenance(band: Band) -> str:
+    return "declared" if band.basis == DECLARED else band.provenance.value

@@ -39,7 +39,7 @@ async def passing_key(client: FleetClient) -> AsyncIterator[str]:
             if _NAME.fullmatch(row.name) and row.limits.expires is not None and row.limits.expires <= now:
                 with contextlib.suppress(SparkfleetError):  # another command has revoked it meanwhile
                     await asking.revoke_key(row.name)
-        name, text = await _made(asking, now + LASTS_S)
+        name, text = await _make(asking, now + LASTS_S)
     try:
         yield text
     finally:
@@ -48,7 +48,7 @@ async def passing_key(client: FleetClient) -> AsyncIterator[str]:
                 await asking.revoke_key(name)
 
 
-async def _made(client: FleetClient, expires: float) -> tuple[str, str]:
+async def _make(client: FleetClient, expires: float) -> tuple[str, str]:
     for number in range(1, AT_ONCE + 1):
         name = f"sparkfleet-ask-{number}"
         if name in {row.name for row in await client.keys()}:

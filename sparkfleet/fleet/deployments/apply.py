@@ -117,9 +117,9 @@ async def carry_out(
     file = FleetPaths.default(session.inventory.fleet).step_times
     subject = started_by(tuple(one.plan for one in pending))
     with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
-        plans = await _ready_to_start(session, prepared, timer)
+        plans = await _stage(session, prepared, timer)
         requests = _requests(prepared, plans)
-        client, settled = await _applied(session, client, requests, timer, wait=wait)
+        client, settled = await _apply(session, client, requests, timer, wait=wait)
     if all_ready(settled):
         save_step_times(file, subject, timer.times)
     return AppliedDeployments(client, settled, timer.times)
@@ -144,21 +144,22 @@ async def until_kept_serve(
     return await until_settled(client, not_ready(prepared), after, on_event)
 
 
-async def _ready_to_start(
-    session: Session, prepared: PreparedApply, on_event: OnEvent
-) -> tuple[DeploymentPlan, ...]:
+async def _stage(session: Session, prepared: PreparedApply, on_event: OnEvent) -> tuple[DeploymentPlan, ...]:
     """Stage what the plans need on their nodes. Returns the plans with digests for tags."""
-    from sparkfleet.fleet.storage.stage import bring, pinned  # a slow import, needed after the plan is shown
+    from sparkfleet.fleet.storage.stage import (  # a slow import, needed after the plan is shown
+        pin_images,
+        stage_plans,
+    )
 
     status = prepared.planned.status
     failed = status.failures if status and not prepared.retry else ()
     before = [one.plan for one in prepared.planned.decision.pending]
-    plans = await pinned(session, before, failed, on_event, renew=prepared.renew)
-    await bring(session, plans, on_event)
+    plans = await pin_images(session, before, failed, on_event, renew=prepared.renew)
+    await stage_plans(session, plans, on_event)
     return plans
 
 
-async def _applied(
+async def _apply(
     session: Session,
     client: FleetClient | None,
     requests: Sequence[ApplyRequest],

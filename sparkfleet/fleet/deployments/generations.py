@@ -9,7 +9,8 @@ from sparkfleet.fleet.deployments.apply import PreparedApply, prepare_apply
 from sparkfleet.fleet.deployments.history import history_of
 from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
-from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
+from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
+from sparkfleet.fleet.planning.plan import FleetPlan
 from sparkfleet.fleet.planning.running import memory_holds_both, running_groups
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -40,7 +41,7 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
             f"{name} has no {'earlier generation' if generation is None else f'generation {generation} to go back to'}.",
             do=f"Generations that are kept: {kept}. `sparkfleet history {name}` shows them.",
         )
-    return await _prepared(session, wanted[-1].spec, wanted[-1].plan)
+    return await _prepare(session, wanted[-1].spec, wanted[-1].plan)
 
 
 async def prepare_restart(session: Session, name: str) -> PreparedApply:
@@ -53,7 +54,7 @@ async def prepare_restart(session: Session, name: str) -> PreparedApply:
         found = await find_now(client, name)
     if found.plan is None:
         raise ControlError(f"{name} is being stopped, so there is nothing to restart.")
-    return await _prepared(session, Deployment.model_validate_json(found.spec), found.plan, retry=True)
+    return await _prepare(session, Deployment.model_validate_json(found.spec), found.plan, retry=True)
 
 
 async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedApply:
@@ -70,7 +71,7 @@ async def prepare_scale(session: Session, name: str, replicas: int) -> PreparedA
     return await prepare_apply(session, [wanted])
 
 
-async def _prepared(
+async def _prepare(
     session: Session, spec: Deployment, plan: DeploymentPlan, *, retry: bool = False
 ) -> PreparedApply:
     """An apply of a plan that exists already. Raises SpecError if it would run code of a checkpoint that is not pinned.
@@ -85,7 +86,7 @@ async def _prepared(
     if not retry:
         refuse_taken_ports(plan, status, session.inventory.endpoint_ports)
     change = _change(spec, plan, status, retry=retry)
-    planned = Planned(spec=spec, plan=plan, change=change)
+    planned = PlannedDeployment(spec=spec, plan=plan, change=change)
     decision = FleetDecision(Plan(deployments=(plan,)), [planned])
     fleet = Fleet(name=session.inventory.fleet, nodes=())
     return PreparedApply(FleetPlan((spec,), fleet, status, decision, client.again(), {}), False, retry)

@@ -63,16 +63,19 @@ def deployments_on(status: FleetStatus, node: str) -> tuple[DeploymentStatus, ..
 
 
 def _nodes(deployment: DeploymentStatus) -> set[str]:
+    """Nodes of its groups, each at its rung, and of the ranks that they report."""
     planned = deployment.plan.groups if deployment.plan is not None else ()
-    reported = {rank.node for group in deployment.groups for rank in group.ranks}
-    # One that has left its first rung, and with it the rung's node, is not planned there any more.
-    at = {deployment.index_of(group.group): group.rung for group in deployment.groups}
-    return {
-        node
-        for index, group in enumerate(planned)
-        for rung in group.ladder[at.get(index, 0) :][:1]
-        for node in rung.candidate.shape.nodes
-    } | reported
+    exact = {one.member: one.candidate for one in deployment.running or ()}
+    members = deployment.members or tuple((deployment.generation, at) for at in range(len(planned)))
+    # A group that is given up, and each one of a controller of an earlier release, is on the rung that it reported last.
+    reported = {group.group[1:]: group.rung for group in deployment.groups}
+    at_last = {
+        member: rung.candidate
+        for member, group in zip(members, planned, strict=False)
+        for rung in group.ladder[reported.get(member, 0) :][:1]
+    }
+    ranks = {rank.node for group in deployment.groups for rank in group.ranks}
+    return {node for one in {**at_last, **exact}.values() for node in one.shape.nodes} | ranks
 
 
 async def prepare_drain(session: Session, node: str) -> PreparedDrain:

@@ -99,7 +99,7 @@ async def upgrade(
             the former one again.
     """
     pythons = await session.programs.pythons(on_event, wheels)
-    version, ray = await _tried(session)
+    version, ray = await _try_release(session)
     if not force and pythons == plan.pythons and plan.former == version:
         return Upgraded(plan.former, version, changed=False)
     on_event(
@@ -126,7 +126,7 @@ async def upgrade(
     )
 
 
-async def _tried(session: Session) -> tuple[str, str]:
+async def _try_release(session: Session) -> tuple[str, str]:
     """Versions of this release and of its Ray, tried on every node. Raises ControlError if one cannot run it."""
     answers = await _on_all(session, "try")
     versions = {node: (str(one["version"]), str(one["ray"])) for node, one in answers.items()}

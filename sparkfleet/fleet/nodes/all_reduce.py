@@ -146,7 +146,7 @@ async def measure_all_reduce(
     ]
     counters = rail_bytes(candidate, links, channels)
     await counters.begin()
-    found = await _together([channels[node] for node in nodes], interpreters, requests)
+    found = await _run_ranks([channels[node] for node in nodes], interpreters, requests)
     return AllReduceMeasurement(
         backend=backend,
         nccl=found[0].nccl,
@@ -158,7 +158,7 @@ async def measure_all_reduce(
     )
 
 
-async def _together(
+async def _run_ranks(
     channels: Sequence[Channel],
     interpreters: Sequence[tuple[str, ...]],
     requests: Sequence[dict[str, object]],

@@ -84,7 +84,7 @@ async def observe_up(
 async def observe_down(session: Session) -> tuple[ObserveHost, bool]:
     """Stops and removes the containers; False if there were none. Their data and the files are kept. Raises NodeError."""
     host = await _host(session)
-    there = bool(await _listed(session.head, host))
+    there = bool(await _list(session.head, host))
     await _remove(session.head, host)
     return host, there
 
@@ -110,13 +110,13 @@ async def _remove(head: Channel, host: ObserveHost) -> None:
     for part in PARTS:
         # Without such a container the tool ends with an error or not, by its version.
         await head.run((host.tool, "rm", "--force", host.name(part)))
-    if left := await _listed(head, host):
+    if left := await _list(head, host):
         raise NodeError(
             f"{', '.join(left)} cannot be removed.", do=f"{host.tool} rm --force {' '.join(left)}"
         )
 
 
-async def _listed(head: Channel, host: ObserveHost) -> list[str]:
+async def _list(head: Channel, host: ObserveHost) -> list[str]:
     """Those of the containers that are on the head, whether they run or not."""
     listed = await _run(head, (host.tool, "ps", "--all", "--format", "{{.Names}}"))
     return sorted({host.name(part) for part in PARTS} & set(listed.split()))

@@ -107,7 +107,7 @@ def _whole(model: str) -> Checkpoint | None:
     return found if is_whole(found) else None
 
 
-async def inspected(model: str, open_session: Callable[[], Session] | None = None) -> Checkpoint:
+async def inspect_model(model: str, open_session: Callable[[], Session] | None = None) -> Checkpoint:
     """The facts of a model: a built-in one, one on this machine, on a node of a fleet if one is given, or at the Hub.
 
     `open_session` opens the session of that fleet; it is called only if this machine does not have the weights.

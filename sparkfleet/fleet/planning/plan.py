@@ -1,4 +1,4 @@
-"""Plans deployments on a fleet with its facts and measurements, and compares them with what runs. Starts nothing."""
+"""Reads a fleet and the checkpoints, and plans deployments on it. Starts nothing."""
 
 from __future__ import annotations
 
@@ -19,37 +19,22 @@ from sparkfleet.fleet.nodes.surroundings import (
     other_fleet_lines,
     surroundings_of,
 )
-from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on, embedded_of
+from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
-from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
+from sparkfleet.fleet.planning.fleet_decision import FleetDecision, decide, planned_with, with_expected_times
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.replanning import Replanning
-from sparkfleet.fleet.planning.running import (
-    desired_before,
-    lowest_rung,
-    memory_holds_both,
-    replaced_groups,
-    reported,
-    running_groups,
-    running_plans,
-    silent_groups,
-)
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
-from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s, load_step_times
+from sparkfleet.fleet.planning.step_times import load_step_times
 from sparkfleet.fleet.session import Session
 from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
-from sparkfleet.planner.report.diff import Change, DiffVerb, compare
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.report.rendezvous import open_rendezvous
-from sparkfleet.planner.rules.failure_memory import without_failed
-from sparkfleet.planner.search.planner import plan_fleet
-from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.runtime.files import state_probe
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment, drafts_of
-from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # slow imports, for a controller that answers
     from sparkfleet.controlplane.api.client import FleetClient
@@ -57,29 +42,6 @@ if TYPE_CHECKING:  # slow imports, for a controller that answers
 
 FIRST_KEY = "default"
 """Name of the key that the first start of a fleet makes."""
-
-
-class Planned(Value):
-    """One deployment with its plan, and the change against the applied generation."""
-
-    spec: Deployment
-    plan: DeploymentPlan
-    change: Change
-    measured: tuple[str, ...] = ()
-    """Measurements of its groups, each with the prediction of their plan."""
-
-
-class FleetDecision(NamedTuple):
-    """Plans for all deployments of a command line, and the change that each makes."""
-
-    plan: Plan
-    planned: list[Planned]
-    """Deployments that fit, in the order of the command line."""
-
-    @property
-    def pending(self) -> list[Planned]:
-        """Deployments that would change."""
-        return [one for one in self.planned if one.change.verb != "keep"]
 
 
 class FleetPlan(NamedTuple):
@@ -213,7 +175,7 @@ async def plan_deployments(
             session.report(TroubleFound(line=line))
     times = load_step_times(FleetPaths.default(session.inventory.fleet).step_times)
     stored = around.get(session.inventory.head, NodeSurroundings()).generations
-    decision = expecting(decision, times)
+    decision = with_expected_times(decision, times)
     return FleetPlan(tuple(specs), fleet, status, decision, client, checkpoints, stored, around)
 
 
@@ -231,16 +193,6 @@ def missing_keys(specs: Sequence[Deployment], known: Collection[str]) -> tuple[s
         for spec in specs
         if (missing := [name for name in spec.keys or () if name not in known])
     )
-
-
-def expecting(decision: FleetDecision, times: StepTimes) -> FleetDecision:
-    """The same with the time that the last start of the same took on this fleet."""
-    return decision._replace(planned=[_expecting(one, times) for one in decision.planned])
-
-
-def _expecting(one: Planned, times: StepTimes) -> Planned:
-    took = last_start_s(times, one.plan) if one.change.starts else None
-    return one.model_copy(update={"change": one.change.model_copy(update={"expected_s": took})})
 
 
 async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurroundings]:
@@ -273,108 +225,3 @@ async def checkpoints_for(
     if fleet.assumed:
         return checkpoints_of(specs, fleet.nodes)
     return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
-
-
-def decide(
-    specs: Sequence[Deployment],
-    fleet: Fleet,
-    status: FleetStatus | None,
-    checkpoints: Mapping[str, Checkpoint],
-    *,
-    renew: bool = False,
-    retry: bool = False,
-) -> FleetDecision:
-    """Plan deployments together, and compare those that fit with the applied generations.
-
-    Args:
-        specs: the deployments.
-        fleet: the nodes.
-        status: of the fleet; None if it is down.
-        checkpoints: facts, by model.
-        renew: drop the digests to which the tags of deployed images were resolved.
-        retry: include rungs that are remembered as failed, start groups of a lower rung at rung 1 again, and size each
-            replica for its share of `concurrency` again.
-    """
-    found = planned_with(specs, fleet, status, checkpoints, resized=retry)
-    planned = [
-        _planned(spec, one, status, renew=renew, retry=retry)
-        for spec in specs
-        if (one := found.of(spec.name)) is not None
-    ]
-    return FleetDecision(found, planned)
-
-
-def planned_with(
-    specs: Sequence[Deployment],
-    fleet: Fleet,
-    status: FleetStatus | None,
-    checkpoints: Mapping[str, Checkpoint],
-    *,
-    resized: bool = False,
-) -> Plan:
-    """The plan with the fleet's own measurements; `resized`: what runs does not keep its share of `concurrency`.
-
-    A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
-    replace one, the plan is made without them.
-    """
-    own, embedded = measurements_of(status), embedded_of(specs)
-    plain = plan_fleet(specs, fleet, checkpoints, running_plans(status), embedded=embedded, resized=resized)
-    if not own:
-        return plain
-    informed = plan_fleet(
-        specs, fleet, checkpoints, running_plans(status), own, embedded=embedded, resized=resized
-    )
-    kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
-    return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
-
-
-def _change(spec: Deployment, plan: Plan, status: FleetStatus | None) -> DiffVerb | None:
-    """The change of a deployment; None if it is refused."""
-    found = plan.of(spec.name)
-    if found is None:
-        return None
-    return compare(
-        spec,
-        _as_deployed(found, status),
-        desired_before(spec.name, status),
-        running_groups(spec.name, status),
-        replaced_groups(spec.name, status),
-    ).verb
-
-
-def _as_deployed(plan: DeploymentPlan, status: FleetStatus | None) -> DeploymentPlan:
-    """The plan with the digests of the deployed images: a tag that moves replaces nothing."""
-    return with_digests(plan, digests_of(running_plans(status).get(plan.name)))
-
-
-def _planned(
-    spec: Deployment,
-    plan: DeploymentPlan,
-    status: FleetStatus | None,
-    *,
-    renew: bool = False,
-    retry: bool = False,
-) -> Planned:
-    before, running = desired_before(spec.name, status), running_groups(spec.name, status)
-    replaced = replaced_groups(spec.name, status)
-    plan = plan if renew else _as_deployed(plan, status)
-    change = compare(spec, plan, before, running, replaced)
-    if change.verb != "keep" and not retry:  # a running group keeps its rung
-        plan = without_failed(plan, status.failures if status else ())
-        change = compare(spec, plan, before, running, replaced)
-    lowest = lowest_rung(spec.name, status)
-    if change.verb == "keep" and retry and lowest:
-        change = Change(
-            verb="change",
-            name=spec.name,
-            fields=(f"rung: {lowest + 1} → 1",),
-            starts=len(plan.groups),
-            ends=tuple(one.name for one in running or ()),
-        )
-    if change.starts and change.ends:
-        together = memory_holds_both(spec, plan, running or (), status)
-        silent = silent_groups(spec.name, status).intersection(change.ends)
-        change = change.model_copy(update={"together": together, "silent": tuple(sorted(silent))})
-    runs = reported(spec.name, status)
-    measured = tuple(measured_lines(runs)) if runs else ()
-    return Planned(spec=spec, plan=plan, change=change, measured=measured)

@@ -12,6 +12,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, 
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
+from sparkfleet.perf.prediction import DECLARED, Band
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
 from sparkfleet.units import GIB, gib, gib_of, plural, short_number
@@ -174,6 +175,8 @@ def _group_lines(
 
 
 def _load(group: GroupReport, candidate: Candidate | None) -> str:
+    if group.engine == "custom":
+        return f"{plural(group.running, 'open connection')}; its requests are not counted"
     lanes = f" of {candidate.concurrency}" if candidate and candidate.concurrency else ""
     return f"{group.running}{lanes} requests running, {group.waiting} waiting"
 
@@ -199,15 +202,24 @@ def _is_slow(deployment: DeploymentStatus, group: GroupReport) -> bool:
 
 
 def _memory(deployment: DeploymentStatus, group: GroupReport, fleet: FleetStatus) -> str:
-    """`memory: 47 GiB (predicted 45–56)`, with the nodes if there are several; "" before it is measured."""
+    """`memory: 47 GiB (predicted 45–56)`, with the nodes if there are several; "" before it is measured.
+
+    For a custom workload `memory: 1.2 GiB (2 declared in the deployment)`.
+    """
     measured = fleet.memory_of(group.group)
     if not measured:
         return ""
     rung = deployment.rung_of(group)
     need = rung.prediction.memory_bytes_per_rank if rung else None
-    ends = f" (predicted {short_number(need.low / GIB)}–{short_number(need.high / GIB)})" if need else ""
+    ends = f" ({_needed(need)})" if need else ""
     taken = ", ".join(f"{gib(held)} on {node}" for node, held in measured)
     return f"memory: {taken if len(measured) > 1 else gib(measured[0][1])}{ends}"
+
+
+def _needed(memory: Band) -> str:
+    if memory.basis == DECLARED:
+        return f"{short_number(memory.mid / GIB)} {DECLARED}"
+    return f"predicted {short_number(memory.low / GIB)}–{short_number(memory.high / GIB)}"
 
 
 def _start(deployment: DeploymentStatus, group: GroupReport, past: _Past) -> str:

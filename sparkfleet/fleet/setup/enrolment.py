@@ -239,7 +239,7 @@ async def channels_to(nodes: Sequence[Node]) -> AsyncIterator[list[Channel]]:
 
 async def find_machines(nodes: Sequence[Node], channels: Sequence[Channel]) -> list[FoundMachine]:
     """Log in to the nodes, and recognise their machines. Raises NodeError."""
-    answers = await asyncio.gather(*(_recognised(channel) for channel in channels))
+    answers = await asyncio.gather(*(_recognise(channel) for channel in channels))
     return [FoundMachine(node, *answer) for node, answer in zip(nodes, answers, strict=True)]
 
 
@@ -258,7 +258,7 @@ def require_sparks(machines: Sequence[FoundMachine]) -> None:
         )
 
 
-async def _recognised(channel: Channel) -> tuple[str, Recognised]:
+async def _recognise(channel: Channel) -> tuple[str, Recognised]:
     name, identity, pci = await run_batch(channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv])
     if isinstance(name, NodeError):
         raise name

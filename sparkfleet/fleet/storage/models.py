@@ -81,10 +81,10 @@ async def remove_models(
 ) -> tuple[RemovedModel, ...]:
     """Remove versions of models from the nodes that have them."""
     fleet = await staging_nodes(session, on_event)
-    return tuple([await _removed(fleet, held, nodes) for held, nodes in rows])
+    return tuple([await _remove(fleet, held, nodes) for held, nodes in rows])
 
 
-async def _removed(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
+async def _remove(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
     freed = {}
     for node in nodes:
         request = RemoveRequest(name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node))

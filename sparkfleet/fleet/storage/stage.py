@@ -60,7 +60,7 @@ def _needs(where: _Where) -> tuple[Need, ...]:
     )
 
 
-async def pinned(
+async def pin_images(
     session: Session,
     plans: Sequence[DeploymentPlan],
     failed: Collection[RememberedFailure],
@@ -87,14 +87,14 @@ async def pinned(
     needs += [Need.image(tag, nodes, "never") for tag, nodes in lower.items()]
     found: dict[str, str] = {}
     for need in needs:
-        one = await _pinned(session, need, on_event)
+        one = await _pin(session, need, on_event)
         found |= {need.wanted.name: one.image} if one is not None else {}
     named = tuple(with_digests(plan, found) for plan in plans)
     left = tuple(without_failed(plan, failed) for plan in named)
-    return left if left == named else await pinned(session, left, failed, on_event, renew=renew)
+    return left if left == named else await pin_images(session, left, failed, on_event, renew=renew)
 
 
-async def _pinned(session: Session, need: Need, on_event: OnEvent) -> Pinned | None:
+async def _pin(session: Session, need: Need, on_event: OnEvent) -> Pinned | None:
     """Resolve one tag, and send its digest as an event."""
     settings = await staging_settings(session, on_event)
     found = await pin(session.channels, need, moving(session, on_event), settings=settings)
@@ -107,7 +107,7 @@ async def _pinned(session: Session, need: Need, on_event: OnEvent) -> Pinned | N
     return found
 
 
-async def bring(
+async def stage_plans(
     session: Session, plans: Sequence[DeploymentPlan], on_event: OnEvent = ignored
 ) -> tuple[Staged, ...]:
     """Stage weights and images of first rungs, then the same ones on the nodes of lower rungs.
@@ -126,9 +126,9 @@ async def bring(
     if not needs:
         return ()
     settings = await staging_settings(session, on_event)
-    found = await _staged(session, needs, settings, on_event)
+    found = await _stage(session, needs, settings, on_event)
     for need in fallbacks_of(plans):
-        await _try(session, need, settings, on_event)
+        await _try_to_stage(session, need, settings, on_event)
     return found
 
 
@@ -162,7 +162,7 @@ def moving(session: Session, on_event: OnEvent) -> OnProgress:
     return send
 
 
-async def _staged(
+async def _stage(
     session: Session, needs: Sequence[Need], settings: StagingSettings, on_event: OnEvent
 ) -> tuple[Staged, ...]:
     return await stage(
@@ -170,10 +170,10 @@ async def _staged(
     )
 
 
-async def _try(session: Session, need: Need, settings: StagingSettings, on_event: OnEvent) -> None:
+async def _try_to_stage(session: Session, need: Need, settings: StagingSettings, on_event: OnEvent) -> None:
     """Stage a need of lower rungs alone. A failure is an event and stops nothing, because it is not needed now."""
     try:
-        await _staged(session, (need,), settings, on_event)
+        await _stage(session, (need,), settings, on_event)
     except NodeError as error:
         nodes = ", ".join(need.nodes)
         on_event(FactFound(line=f"Fallbacks on {nodes} are not available: {error.what}"))

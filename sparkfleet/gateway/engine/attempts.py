@@ -13,7 +13,7 @@ from sparkfleet.gateway.engine.endpoints import EngineEndpoint, Picker
 from sparkfleet.gateway.engine.engine_error import read_error, unfitness
 from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.replay import with_token_ids
-from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, UpstreamAnswer
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.model_errors import engine_lost, no_engine, none_ready_so_large
 from sparkfleet.gateway.policy.absences import AUDIO
@@ -45,7 +45,7 @@ class Attempts:
         candidates: CandidateGroups,
         slot: Slot,
         *,
-        request: Request,
+        request: EngineRequest,
         on_answer: Callable[[], None] = lambda: None,
         token_ids: bool = False,
         lost: Attempts | None = None,
@@ -53,7 +53,7 @@ class Attempts:
         self._picker = picker
         self._upstream = upstream
         self._candidates = candidates
-        self._request: Request | None = request
+        self._request: EngineRequest | None = request
         self._on_answer = on_answer
         self._slot = slot
         self._token_ids = token_ids

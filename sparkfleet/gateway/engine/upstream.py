@@ -66,7 +66,7 @@ _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class EngineRequest:
     """Request as it is sent to an engine."""
 
     id: str
@@ -170,7 +170,7 @@ class Upstream:
         self.trouble: dict[str, str] = {}
         """The reason of the last failure of an endpoint outside the fleet, by URL, until it answers."""
 
-    async def open(self, engine: EngineEndpoint, request: Request, *, most: int = 2) -> UpstreamAnswer:
+    async def open(self, engine: EngineEndpoint, request: EngineRequest, *, most: int = 2) -> UpstreamAnswer:
         """Sends the request and waits, without a time limit, for the first chunk of the answer.
 
         The engine may just have closed a kept connection; a second try on a new one shows if the engine itself is gone.
@@ -195,7 +195,7 @@ class Upstream:
             self.trouble.pop(engine.url, None)
         return answer
 
-    async def _open(self, engine: EngineEndpoint, request: Request, most: int) -> UpstreamAnswer:
+    async def _open(self, engine: EngineEndpoint, request: EngineRequest, most: int) -> UpstreamAnswer:
         head, body = _message(engine, request)
         is_head = request.method == "HEAD"
         connection = await self._pool.take(engine.url, fresh=False)
@@ -261,7 +261,7 @@ def _refused(address: ExternalAddress, status: int) -> str:
     )
 
 
-def _message(engine: EngineEndpoint, request: Request) -> tuple[bytes, RequestBody]:
+def _message(engine: EngineEndpoint, request: EngineRequest) -> tuple[bytes, RequestBody]:
     """The head and the body of a request to this engine."""
     if engine.external is None:
         head = _head(engine.url, request.target, request.headers, engine.token, request)
@@ -278,7 +278,9 @@ def _message(engine: EngineEndpoint, request: Request) -> tuple[bytes, RequestBo
     return _head(engine.url, target, headers, key, replace(request, body=body)), body
 
 
-def _head(url: str, target: str, headers: tuple[tuple[str, str], ...], token: str, request: Request) -> bytes:
+def _head(
+    url: str, target: str, headers: tuple[tuple[str, str], ...], token: str, request: EngineRequest
+) -> bytes:
     lines = [f"{request.method} {target} HTTP/1.1", f"host: {urlsplit(url).netloc}"]
     lines += [f"{name}: {value}" for name, value in headers]
     lines += [f"x-request-id: {request.id}", "accept-encoding: identity"]

@@ -16,6 +16,7 @@ class BandView(Value):
     mid: float
     high: float
     provenance: str
+    """As in plans, or `declared`: it is of the deployment's file."""
 
 
 class GpuView(Value):

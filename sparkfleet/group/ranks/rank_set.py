@@ -78,7 +78,7 @@ class Ranks:
             EngineError: another process holds a rank.
             NodeError: a node is gone.
         """
-        found = await _all_ended(rank.adopt() for rank in self.holders)
+        found = await _gather(rank.adopt() for rank in self.holders)
         adopted = [status for status in found if status is not None and status.phase in ADOPTABLE]
         self._taken = len(adopted) == len(self.holders)
         if self._taken:
@@ -123,7 +123,7 @@ class Ranks:
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
         rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
-        started = await _all_ended(rank.start(rendezvous) for rank in self.holders)
+        started = await _gather(rank.start(rendezvous) for rank in self.holders)
         self._taken = True
         return started
 
@@ -302,7 +302,7 @@ class Ranks:
         return memory
 
 
-async def _all_ended(calls: Iterable[Awaitable[T]]) -> list[T]:
+async def _gather(calls: Iterable[Awaitable[T]]) -> list[T]:
     """The results. Waits for all, even if one fails, and raises the first failure then: a rank that is still being started
     or adopted cannot be stopped."""
     found: list[T] = []

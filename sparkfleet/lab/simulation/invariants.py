@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, BREAKER_S
-from sparkfleet.controlplane.policy.ladder import RETRIES
-from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey, name_of
-from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.lab.simulation.store_place import StorePlace
-from sparkfleet.planner.types.plan import Rung
 
 STALE_TABLE_S = 30.0
 """An engine that ended this long ago is in no table: a report counts for 15 s, and a controller may be away for some."""
@@ -25,8 +21,6 @@ BY_ACTION = ("deployed over", "retired", "swept", "left over")
 NAMED_BY = ("fallback", "failed", "retire", "unwanted", "waits")
 """Kinds of events that name the reason for an engine's end."""
 WEDGES = 3
-LEAVES_S = 240.0
-"""Seconds after `GONE_S` in which a group has left a node that is gone."""
 DEATHS = BREAKER_FAILURES + 3
 """Deaths of a ready engine within `BREAKER_S`; a few reports may be lost."""
 FAILED_STARTS, FAILED_STARTS_S = 14, 3600.0
@@ -144,176 +138,6 @@ def wedged_again(serve: SimulatedServe, now: float) -> Iterator[str]:
             yield f"{now:.1f} s: {group} took a node down {times} times at rung {rung + 1}"
 
 
-def stays_on_gone_nodes(
-    wanted: Mapping[str, Desired],
-    standings: Mapping[GroupKey, Standing],
-    fleet: SimulatedFleet,
-    since: Mapping[GroupKey, float],
-    working_since: float,
-    *,
-    drained: frozenset[str],
-) -> Iterator[str]:
-    """Groups that wait for a node that has been gone for long, although a rung below does without.
-
-    Args:
-        wanted: deployments that are to run.
-        standings: place of each group on its ladder.
-        fleet: the machines.
-        since: when each group was applied, or an older one served last, simulated seconds.
-        working_since: since when the controller works without a break, simulated seconds.
-        drained: nodes on which nothing is to be started.
-    """
-    now, away = fleet.time.seconds, drained | _away(fleet)
-    gone = {
-        n.name
-        for n in fleet.nodes.values()
-        if n.away_since is not None and now - max(n.away_since, working_since) > GONE_S + LEAVES_S
-    }
-    if not gone:
-        return
-    for one in wanted.values():
-        if older_serves(one, fleet):
-            continue  # as long as an older group serves, a new one waits for the memory of its nodes
-        for group, plan in one.planned():
-            standing = standings.get(group, Standing())
-            at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
-            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
-            stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
-            if stuck and not standing.given_up and now - max(since[group], working_since) > GONE_S + LEAVES_S:
-                yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & gone)}"
-
-
-def begun_on_drained(
-    began: Sequence[tuple[float, GroupKey, tuple[str, ...]]], drained: frozenset[str]
-) -> Iterator[str]:
-    """Engines that were started on a drained node, although the controller answered their group.
-
-    Args:
-        began: engines that were started: when, of which group, on which nodes.
-        drained: nodes that were drained then.
-    """
-    for at, group, nodes in began:
-        if on := sorted(drained.intersection(nodes)):
-            yield f"{at:.1f} s: {name_of(group)} was started on {on}: drained"
-
-
-def falls_on_drained(
-    wanted: Mapping[str, Desired],
-    before: Mapping[GroupKey, Standing],
-    standings: Mapping[GroupKey, Standing],
-    drained: frozenset[str],
-    now: float,
-) -> Iterator[str]:
-    """Groups that took a lower rung on a drained node.
-
-    Args:
-        wanted: deployments that are to run.
-        before: places on the ladders before a step.
-        standings: those after it.
-        drained: nodes that were drained before it.
-        now: simulated seconds.
-    """
-    for one in wanted.values() if drained else ():
-        for group, plan in one.planned():
-            was, standing = before.get(group), standings.get(group, TOP)
-            if was is None or standing.rung <= was.rung:
-                continue
-            if on := sorted(drained.intersection(plan.ladder[standing.rung].candidate.shape.nodes)):
-                yield f"{now:.1f} s: {name_of(group)} took rung {standing.rung + 1} on {on}: drained"
-
-
-def stays_on_drained_nodes(
-    wanted: Mapping[str, Desired],
-    standings: Mapping[GroupKey, Standing],
-    fleet: SimulatedFleet,
-    serve: SimulatedServe,
-    *,
-    drained: frozenset[str],
-    working_since: float,
-) -> Iterator[str]:
-    """Groups that have waited for a drained node for long, although a rung below does without.
-
-    Args:
-        wanted: deployments that are to run.
-        standings: place of each group on its ladder.
-        fleet: the machines.
-        serve: the applications.
-        drained: nodes that are drained.
-        working_since: since when the controller works without a break, simulated seconds.
-    """
-    if not drained:
-        return
-    now, away = fleet.time.seconds, _away(fleet)
-    for one in wanted.values():
-        for group, plan in one.planned():
-            app, standing = serve.apps.get(group), standings.get(group, TOP)
-            if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
-                continue
-            at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
-            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
-            is_possible = any(not other & (away | drained) for other in nodes)
-            since = max(app.barred_since, working_since)
-            if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
-                yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & drained)}: drained"
-
-
-def _away(fleet: SimulatedFleet) -> frozenset[str]:
-    """Nodes that are away, or have just come back."""
-    now = fleet.time.seconds
-    return frozenset(
-        n.name for n in fleet.nodes.values() if n.away_since is not None or now - n.joined_since < LEAVES_S
-    )
-
-
-def older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
-    """True while a group of an earlier generation serves."""
-    return any(
-        e.ready and e.group[0] == one.name and e.group not in one.groups for e in fleet.engines.values()
-    )
-
-
-def nothing_unwanted(
-    wanted: Mapping[str, Desired],
-    standings: Mapping[GroupKey, Standing],
-    serve: SimulatedServe,
-    fleet: SimulatedFleet,
-) -> Iterator[str]:
-    """Applications and engines without a deployment. To be checked when nothing changes any more.
-
-    Groups of an earlier generation go on if one that replaces them is given up, as `status` shows.
-    """
-    now = fleet.time.seconds
-    groups = {group for one in wanted.values() for group in one.groups}
-    failed = {one.name for one in wanted.values() if any(standings.get(g, TOP).given_up for g in one.groups)}
-    for key in serve.apps:
-        if key not in groups and key[0] not in failed:
-            yield f"{now:.1f} s: {key} runs without a deployment"
-    for key in fleet.engines:
-        if key not in serve.apps:
-            yield f"{now:.1f} s: an engine of {key} runs without an application"
-
-
-def everything_wanted(
-    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], fleet: SimulatedFleet
-) -> Iterator[str]:
-    """Groups that are wanted, possible, and do not serve. To be checked when faults have ceased for long.
-
-    A group that is given up, as `status` shows, is not possible if the others have the memory of all its rungs: a neighbour
-    that fell to a rung on its node stays there, and people's edits of a plan may need more than its nodes have, of which the
-    planner would make no plan.
-    """
-    rungs = _rungs(wanted, standings)
-    for one in wanted.values():
-        for group, plan in one.planned():
-            engine = fleet.engines.get(group)
-            if engine is not None and engine.ready:
-                continue
-            others = {key: rung for key, rung in rungs.items() if key != group}
-            given_up = standings.get(group, Standing()).given_up
-            if not given_up or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
-                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
-
-
 def crashes_on(serve: SimulatedServe, now: float, working_since: float) -> Iterator[str]:
     """Groups whose engine comes up and dies, or fails to start at one rung, more often than the policy lets it.
 
@@ -344,79 +168,3 @@ def at_another_rung(
                 continue
             if app.order.rung != plan.rung_index(standing.rung):
                 yield group
-
-
-def given_up_and_runs(
-    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], serve: SimulatedServe
-) -> Iterator[str]:
-    """Groups that are given up and whose application goes on. To be checked when faults have ceased for long."""
-    for one in wanted.values():
-        for group in one.groups:
-            app = serve.apps.get(group)
-            if (
-                standings.get(group, TOP).given_up
-                and app is not None
-                and app.status in ("starting", "running")
-            ):
-                yield f"{name_of(group)} is given up and its application is {app.status}"
-
-
-def remembers_ended(
-    wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe
-) -> Iterator[str]:
-    """Groups that have ended and that the store still knows. To be checked when faults have ceased for long.
-
-    Args:
-        wanted: deployments that are to run.
-        remembered: groups with a position on their ladder or an unfinished start in the store.
-        serve: the applications.
-    """
-    there = {group for one in wanted.values() for group in one.groups} | serve.apps.keys()
-    for group in sorted(set(remembered) - there):
-        yield f"the store still knows {name_of(group)}, which has ended"
-
-
-def refused_although_free(
-    wanted: Mapping[str, Desired],
-    standings: Mapping[GroupKey, Standing],
-    serve: SimulatedServe,
-    fleet: SimulatedFleet,
-) -> Iterator[str]:
-    """Groups that are given up for memory which has been free for long, and that may be started again.
-
-    To be checked when faults have ceased for long, before anybody applies anything again.
-    """
-    replaced = {key[0] for key in serve.apps if key[0] in wanted and key not in wanted[key[0]].groups}
-    for one in wanted.values():
-        for group, plan in one.planned():
-            standing = standings.get(group, TOP)
-            if not standing.given_up or not 0 < standing.refused <= RETRIES or one.name in replaced:
-                continue
-            rung = plan.rung_at(standing.rung)
-            need = rung.prediction.memory_bytes_per_rank.high
-            if all(fleet.free(node) >= need for node in rung.candidate.shape.nodes):
-                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is given up, and the memory it needs is free"
-
-
-def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:
-    """The rung of each wanted group, if it serves or not."""
-    return {
-        group: plan.rung_at(standings.get(group, TOP).rung)
-        for one in wanted.values()
-        for group, plan in one.planned()
-    }
-
-
-def _has_room(rung: Rung, group: GroupKey, others: Mapping[GroupKey, Rung], fleet: SimulatedFleet) -> bool:
-    """True if every node of a rung has the memory that it needs, beside all engines, and others that are wanted."""
-    own, needs = fleet.engines.get(group), rung.prediction.memory_bytes_per_rank.mid
-
-    def left(node: str) -> float:
-        free = fleet.free(node) + (own.needs if own is not None and node in own.nodes else 0)
-        return free - sum(
-            other.prediction.memory_bytes_per_rank.mid
-            for key, other in others.items()
-            if key not in fleet.engines and node in other.candidate.shape.nodes
-        )
-
-    return all(left(node) >= needs for node in rung.candidate.shape.nodes)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey, name_of
-from sparkfleet.lab.simulation import invariants
+from sparkfleet.lab.simulation import invariants, node_invariants, settled_invariants
 from sparkfleet.lab.simulation.faults import EventIntervals, Faults
 from sparkfleet.lab.simulation.published_tables import table_of
 from sparkfleet.lab.simulation.users import Users
@@ -125,12 +125,12 @@ class Simulation:
         world = self._world
         wanted, standings = world.store.deployments.desired(), world.store.groups.standings()
         world.report.violations += [
-            *invariants.begun_on_drained(world.serve.began, drained),
-            *invariants.falls_on_drained(wanted, before, standings, drained, world.time.seconds),
+            *node_invariants.begun_on_drained(world.serve.began, drained),
+            *node_invariants.falls_on_drained(wanted, before, standings, drained, world.time.seconds),
         ]
         world.serve.began.clear()
         if world.controller is not None and not world.store.is_full:
-            world.report.violations += invariants.stays_on_drained_nodes(
+            world.report.violations += node_invariants.stays_on_drained_nodes(
                 wanted,
                 standings,
                 world.fleet,
@@ -179,7 +179,7 @@ class Simulation:
             if world.fleet.engines[group].ready:
                 self._ended_at.pop(group, None)
         for one in world.store.deployments.desired().values():
-            waits = invariants.older_serves(one, world.fleet)
+            waits = node_invariants.older_serves(one, world.fleet)
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = world.time.seconds
@@ -205,7 +205,7 @@ class Simulation:
         if world.controller is None or world.store.is_full or not is_informed:
             self._working_since = world.time.seconds
             return
-        yield from invariants.stays_on_gone_nodes(
+        yield from node_invariants.stays_on_gone_nodes(
             wanted,
             world.store.groups.standings(),
             world.fleet,
@@ -246,9 +246,11 @@ class Simulation:
         await self._until(world.time.seconds + QUIET_S)
         wanted, standings = world.store.deployments.desired(), world.store.groups.standings()
         world.report.violations += [
-            *invariants.refused_although_free(wanted, standings, world.serve, world.fleet),
-            *invariants.given_up_and_runs(wanted, standings, world.serve),
-            *invariants.remembers_ended(wanted, [*standings, *world.store.groups.starts()], world.serve),
+            *settled_invariants.refused_although_free(wanted, standings, world.serve, world.fleet),
+            *settled_invariants.given_up_and_runs(wanted, standings, world.serve),
+            *settled_invariants.remembers_ended(
+                wanted, [*standings, *world.store.groups.starts()], world.serve
+            ),
         ]
         for name in self._failed():
             await self._users.apply(name, "again")
@@ -257,8 +259,10 @@ class Simulation:
             return
         wanted = world.store.deployments.desired()
         world.report.violations += [
-            *invariants.everything_wanted(wanted, world.store.groups.standings(), world.fleet),
-            *invariants.nothing_unwanted(wanted, world.store.groups.standings(), world.serve, world.fleet),
+            *settled_invariants.everything_wanted(wanted, world.store.groups.standings(), world.fleet),
+            *settled_invariants.nothing_unwanted(
+                wanted, world.store.groups.standings(), world.serve, world.fleet
+            ),
         ]
 
     def _failed(self) -> list[str]:

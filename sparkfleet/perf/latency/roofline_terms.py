@@ -254,15 +254,15 @@ def step_terms(setup: SpeedConfig, cost: Costs, batch: float, width: int, contex
     return terms
 
 
-RAY_S = 5e-3
-"""Expected time per step to drive ranks through Ray. Chosen, not measured: the fit finds how far off it is."""
+RAY_S = 1e-3
+"""Expected time per step to drive ranks through Ray, s. Chosen on sources that were left out (decision 133)."""
 PAUSES = 2.5
 """Least wait for the host in a step without CUDA graphs, in units of *launch*; with less the GPU is the slower one. Chosen,
 not fitted: above the 2.07 of a step with graphs, so that none is predicted faster without them."""
 HOST_S = 3e-4
 """Host time per block (attention, or MLP) of a step without CUDA graphs: the step takes as long as the host's launches or
-the GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Coder-30B on two nodes), 30 layers 17.3 ms
-(kubis.ai: Gemma-4-26B on two), 40 layers 37 ms (jschmied: Qwen3.6-35B on one)."""
+the GPU's work, whichever is longer. 48 layers 27.8 ms (heitor-mocelin: Qwen3-Coder-30B on two nodes), 40 layers 37 ms
+(jschmied: Qwen3.6-35B on one), 36 layers 38.5 ms (conselara.dev: gpt-oss-120b on one)."""
 
 
 def drafted_layers(setup: SpeedConfig) -> int:

@@ -16,14 +16,8 @@ from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.predictor import Settings, release_of
-from sparkfleet.planner.capacity.sizing import (
-    BATCH_FLAGS,
-    Proposal,
-    Sizes,
-    VariantContext,
-    size_proposal,
-    sized_at,
-)
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, size_proposal, sized_at
 from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_FLAG, chunk_given
 from sparkfleet.planner.types.plan import Candidate, Rung
 

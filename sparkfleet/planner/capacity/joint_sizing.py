@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cache
 
 from sparkfleet.planner.capacity.headroom import bisect
-from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, Sizes
+from sparkfleet.planner.capacity.proposal import Sizes
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Plan, Rung
 
 Pack = Callable[[Mapping[str, Sizes]], Plan]

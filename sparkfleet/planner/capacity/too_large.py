@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.planner.capacity.sizing import (
-    KvSizing,
-    Proposal,
-    Sizing,
-    VariantContext,
-    lacks_share,
-    pooled_bytes,
-    shared_bytes,
-)
+from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.sizing import lacks_share, pooled_bytes, shared_bytes
 from sparkfleet.planner.engine_args.engine_args import share_given
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.units import GIB, gib

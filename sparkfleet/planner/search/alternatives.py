@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext, size_proposal
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.sizing import size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SizedProposal, total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
-from sparkfleet.planner.search.spread import line, stays
+from sparkfleet.planner.search.spread import alternative_line, reason_to_stay
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import EngineName
 from sparkfleet.units import three_digits
@@ -49,18 +50,18 @@ class Alternatives:
         fastest = 0.0
         for other in others:  # the fewest first
             split, tps = other.proposal.split, tps_alone(other)
-            why = stays(self._case, choice, other) if split.ranks > ranks else ""
+            why = reason_to_stay(self._case, choice, other) if split.ranks > ranks else ""
             least = ours if split.ranks > ranks else fastest
             if split.ranks != ranks and tps > least:
                 published = other.rung.published.exactly
-                yield line(split, tps, ours, published) + (f" ({why})" if why else "")
+                yield alternative_line(split, tps, ours, published) + (f" ({why})" if why else "")
             fastest = max(fastest, tps)
         for pool, split in self._proposals.kept[:1]:
             wider = choice.proposal._replace(pool=pool, split=split)
             tps = self._promised(wider)
             if tps > ours:
                 beside = self._case.others(split.ranks)
-                yield f"{line(split, tps, ours)} (the other nodes are kept for the other {beside})"
+                yield f"{alternative_line(split, tps, ours)} (the other nodes are kept for the other {beside})"
 
     def note_slower(self, choice: Evaluation, left: Left) -> None:
         """A reason for each of the rest, by its numbers; nodes of another kind are another place, not another way."""

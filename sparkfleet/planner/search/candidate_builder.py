@@ -7,15 +7,8 @@ from typing import NamedTuple
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.planner.capacity.sizing import (
-    LEAST_CONTEXT,
-    Proposal,
-    Sizing,
-    VariantContext,
-    fraction_of,
-    quant_of,
-    settings_of,
-)
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, fraction_of, quant_of, settings_of
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import merge_flags

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.rules.rules import Rule, planning_rules
-from sparkfleet.planner.capacity.sizing import VariantContext, quant_of
+from sparkfleet.planner.capacity.proposal import VariantContext
+from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.plan import Rejection

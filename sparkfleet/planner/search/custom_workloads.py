@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkfleet.perf.memory.demand import fits
-from sparkfleet.perf.prediction import Band, Prediction, Provenance
+from sparkfleet.perf.prediction import DECLARED, Band, Prediction, Provenance
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.rung_builder import ServedVariant
@@ -32,7 +32,7 @@ def custom_groups(
         mid=declared,
         high=declared,
         provenance=Provenance.MODELLED,
-        basis="declared in the deployment",
+        basis=DECLARED,
     )
     groups: list[GroupPlan] = []
     wanted = variant.replicas or 1

@@ -7,7 +7,7 @@ from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantContext
 from sparkfleet.planner.engine_args.user_overrides import requests_given, take_over
 from sparkfleet.planner.search import constraints, cpu_models
 from sparkfleet.planner.search.custom_workloads import custom_groups

@@ -12,14 +12,8 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Settings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import (
-    Proposal,
-    Sizing,
-    VariantContext,
-    quant_of,
-    settings_of,
-    size_proposal,
-)
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal
 from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.place.drafting import METHODS, Drafts, SpeculationOptions, drafting_for

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,12 +13,9 @@ from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.perf.predictor import Settings
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantContext
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
-    Proposal,
-    Sizes,
-    Sizing,
-    VariantContext,
     fraction_of,
     quant_of,
     settings_of,
@@ -29,7 +26,6 @@ from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.engine_args import (
     EAGER_FLAGS,
     KV_FLAG,
-    MEMORY_FLAGS,
     chunk_given,
     share_given,
 )
@@ -73,7 +69,7 @@ class Evaluation(NamedTuple):
     """Its worth by the prediction alone, whatever was published."""
     factor: float = 1.0
     """Factor on its predicted rate by what was published. Beside a candidate on fewer nodes it may be theirs
-    (`spread.as_on`), for the next comparison of numbers of nodes; `worth` has its own."""
+    (`spread.carry_evidence`), for the next comparison of numbers of nodes; `worth` has its own."""
     discount: float = 1.0
     """Factor of its worth by rules and by the number of published measurements."""
     proof: float = 1.0
@@ -201,7 +197,7 @@ def _against_wishes(
     case: VariantContext, candidate: Candidate, limits: RuleLimits, causes: Sequence[RuleMatch]
 ) -> Rejection | None:
     """A limit that the deployment's own numbers exceed: what is pinned is obeyed, so the candidate is not taken."""
-    variant, flags = case.variant, parse_flags(case.variant.engine_args)
+    variant = case.variant
     for name, wanted, most in (
         ("context", variant.context, limits.context),
         ("concurrency", variant.concurrency and candidate.concurrency, limits.concurrency),
@@ -211,7 +207,7 @@ def _against_wishes(
             chunk_given(variant.engine_args, BATCH_FLAGS.get(candidate.engine, "")),
             limits.batch_tokens,
         ),
-        ("memory_fraction", _given_number(flags, MEMORY_FLAGS, candidate), limits.memory_fraction),
+        ("memory_fraction", share_given(variant.engine_args, candidate.engine), limits.memory_fraction),
     ):
         if wanted is not None and most is not None and wanted > most:
             cause = next(one for one in causes if getattr(one.limits, name) == most)
@@ -223,14 +219,6 @@ def _against_wishes(
                 reason=f"{word} {wanted:g}{of} is set, at most {most:g} works: {cause.rule.symptom}",
             )  # fmt: skip
     return None
-
-
-def _given_number(flags: Mapping[str, str], names: Mapping[str, str], candidate: Candidate) -> float | None:
-    """The number that the deployment's own arguments give a flag, by engine; None if they give none."""
-    try:
-        return float(flags.get(names.get(candidate.engine, ""), ""))
-    except ValueError:
-        return None
 
 
 def _limited(

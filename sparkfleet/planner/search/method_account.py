@@ -22,7 +22,7 @@ class Stage(IntEnum):
     SIZED = 2
     """It was proposed and has no room."""
     EVALUATED = 3
-    """It has room, and another was taken."""
+    """It passed, and the nodes have no room for it."""
 
 
 class Fate(NamedTuple):
@@ -46,9 +46,9 @@ class MethodAccount:
             if known is None or known.stage < fate.stage:
                 self._fates[engine, method] = fate
 
-    def evaluated(self, engine: EngineName, method: Method, reason: str, why: Why) -> None:
-        """Notes the result of a proposal that was evaluated."""
-        self.note(engine, (method,), Fate(Stage.EVALUATED, reason, why))
+    def no_room(self, engine: EngineName, method: Method, reason: str) -> None:
+        """Notes a proposal that passed its evaluation, and for which its nodes have no room."""
+        self.note(engine, (method,), Fate(Stage.EVALUATED, reason, "memory"))
 
     def unmentioned(
         self, taken: Iterable[tuple[EngineName, Method]], rejected: Iterable[Rejection]

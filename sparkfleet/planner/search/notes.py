@@ -9,7 +9,8 @@ from sparkfleet.knowledge.models.speculators import draft_meant
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.demand import FLOOR
-from sparkfleet.planner.capacity.sizing import DEFAULT_CONTEXT, Proposal, Sizing, VariantContext, quant_of
+from sparkfleet.planner.capacity.proposal import DEFAULT_CONTEXT, Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.place.drafting import declared_heads, license_of_draft
 from sparkfleet.planner.place.stacks import proves
 from sparkfleet.planner.rules.judgement import RuleJudgement

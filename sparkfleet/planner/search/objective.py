@@ -16,7 +16,7 @@ from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
-from sparkfleet.planner.capacity.sizing import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
 

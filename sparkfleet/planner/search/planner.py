@@ -14,19 +14,14 @@ from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.planner.capacity.headroom import reached
 from sparkfleet.planner.capacity.joint_sizing import with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Sizes, VariantContext
 from sparkfleet.planner.engine_args.user_overrides import take_over
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.deployment_planner import serve_deployment
 from sparkfleet.planner.search.planning_context import PlanningContext
 from sparkfleet.planner.search.rung_builder import nodes_and_bytes_of
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
-from sparkfleet.planner.types.plan import (
-    DeploymentPlan,
-    GroupPlan,
-    InfeasibleDeployment,
-    Plan,
-)
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, InfeasibleDeployment, Plan
 from sparkfleet.specs.deployment import Deployment, drafts_of
 
 ATTEMPTS = 3

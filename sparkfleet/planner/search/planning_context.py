@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
-from sparkfleet.planner.capacity.sizing import Sizes
+from sparkfleet.planner.capacity.proposal import Sizes
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan

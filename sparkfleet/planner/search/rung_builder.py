@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
 from sparkfleet.planner.search.spread import sparks_words
@@ -57,7 +57,7 @@ def without_advisory_first(
 ) -> list[Evaluation]:
     """The ladder with a release without a known security advisory first, if that costs no more than two boots differ by.
 
-    It has to be published for the family, and of a known version: that nothing is known of a release is no merit.
+    It has to be published for the family, and of a known version: advisories against an unknown one cannot be known.
     """
     first = ladder[0]
     if not advisories_against(first):
@@ -172,8 +172,8 @@ def _gain(evaluation: Evaluation, choice: Evaluation) -> float:
 
 
 def _only_decodes_faster(evaluation: Evaluation, choice: Evaluation) -> bool:
-    """True if its first word comes so much later that the whole answer, with the prompt, takes longer."""
-    return 0.0 < _gain(evaluation, choice) < 1.0
+    """True if its first word comes so much later that the whole answer, with the prompt, is no faster as a plan shows it."""
+    return 0.0 < round(_gain(evaluation, choice), 2) <= 1.0
 
 
 def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -> str:

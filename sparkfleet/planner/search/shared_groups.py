@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantContext
 from sparkfleet.planner.engine_args.user_overrides import requests_given
 from sparkfleet.planner.search.planning_context import PlanningContext
 from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparkfleet.knowledge.published.evidence import CLOSE, EvidenceLevel
 from sparkfleet.perf.prediction import Split
-from sparkfleet.planner.capacity.sizing import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import (
@@ -25,7 +25,7 @@ from sparkfleet.planner.types.plan import Rung
 from sparkfleet.units import three_digits
 
 
-def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
+def reason_to_stay(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     """Reason to stay on fewer nodes; "" if more are worth it.
 
     Args:
@@ -39,7 +39,7 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     ranks, nodes = (one.candidate.shape.ranks for one in (narrow, wide))
     gain = more.predicted / fewer.predicted
     by_wide, by_narrow = _used(case, nodes, ranks)
-    carried = as_on(fewer, more)
+    carried = carry_evidence(fewer, more)
     ratio = _corrected(carried) / _corrected(fewer)
     if by_wide <= by_narrow and ratio > 1.0:
         return ""  # wider groups on the same nodes: what was published decides, as between two proposals
@@ -59,9 +59,9 @@ def stays(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
     return _lost(case, narrow, wide)
 
 
-def as_on(fewer: Evaluation, more: Evaluation) -> Evaluation:
-    """A candidate beside one on fewer nodes: for one request, its rate is corrected at least as on those, with the same
-    engine and method, and measurements on fewer nodes count for it.
+def carry_evidence(fewer: Evaluation, more: Evaluation) -> Evaluation:
+    """The candidate on more nodes with the evidence of fewer: for one request, its rate is corrected at least as on those,
+    with the same engine and method, and measurements on fewer nodes count for it.
 
     A source's rates are off from the prediction by its texts and its build, on one node as on two: that it published none
     of two, or that another did, is nothing against two. The published gain of a doubling is 1.13 times the predicted one in
@@ -97,12 +97,12 @@ def is_alike(one: Proposal, other: Proposal) -> bool:
     return (one.engine, one.speculation.method) == (other.engine, other.speculation.method)
 
 
-def beside(fewer: Evaluation, more: Evaluation) -> Evaluation:
+def weighed_with(fewer: Evaluation, more: Evaluation) -> Evaluation:
     """A candidate on more nodes with its worth among others on as many, given what was published on fewer.
 
     A rate that was published on as many nodes decides there, whatever was published on fewer.
     """
-    carried = as_on(fewer, more)
+    carried = carry_evidence(fewer, more)
     own = evidence_of(more.sized.case, more.proposal).correction(busy=False)
     value = _corrected(carried if own is None else carried._replace(factor=more.factor))
     return carried._replace(worth=value)
@@ -157,7 +157,7 @@ def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
     return f"{after.mid:.0f} instead of {before.mid:.0f} tok/s for {requests} requests {together}"
 
 
-def line(split: Split, tps: float, other: float, published: float | None = None) -> str:
+def alternative_line(split: Split, tps: float, other: float, published: float | None = None) -> str:
     """The alternative and how to choose it: "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`".
 
     Args:

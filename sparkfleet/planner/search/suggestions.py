@@ -13,13 +13,8 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.headroom import STEP, bisect
-from sparkfleet.planner.capacity.sizing import (
-    LEAST_CONTEXT,
-    Proposal,
-    VariantContext,
-    quant_of,
-    size_proposal,
-)
+from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, quant_of, size_proposal
 from sparkfleet.planner.engine_args.engine_args import LIMITS
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for

@@ -79,7 +79,7 @@ async def _work(request: StagedImagesRequest) -> StagedImages:
         return StagedImages()  # without a tool there are no images
     found, kept = [], []
     for tool in (tool for tool in tools if tool == tools[0] or is_used(tool)):
-        for image in await _listed(tool):
+        for image in await _list(tool):
             if not request.remove:
                 found.append(image)
             elif image.digest in request.remove:
@@ -92,7 +92,7 @@ async def _work(request: StagedImagesRequest) -> StagedImages:
     return StagedImages(images=tuple(found), kept=tuple(kept))
 
 
-async def _listed(tool: str) -> list[StagedImage]:
+async def _list(tool: str) -> list[StagedImage]:
     done = await _run(tool, "images", "--format", "{{.Repository}}:{{.Tag}}", STAGED)
     if done.exit_code:
         raise StagingError(f"`{tool} images` failed: {shown(done.stderr.strip())}")

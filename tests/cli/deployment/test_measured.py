@@ -6,13 +6,14 @@ import statuses
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.cli.planning import plan as planning
 from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.fleet.planning.fleet_decision import decide, planned_with
 from sparkfleet.fleet.planning.group_measurements import (
     canary_words,
     measured_lines,
     measured_words,
     measurements_of,
 )
-from sparkfleet.fleet.planning.plan import FleetPlan, decide, planned_with
+from sparkfleet.fleet.planning.plan import FleetPlan
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint

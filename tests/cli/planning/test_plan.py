@@ -11,7 +11,7 @@ from sparkfleet.fleet import session as session_module
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.planning import plan as module
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of
-from sparkfleet.fleet.planning.plan import decide
+from sparkfleet.fleet.planning.fleet_decision import decide
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint

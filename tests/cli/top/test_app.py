@@ -4,7 +4,8 @@ import pytest
 from statuses import deployment, fleet, report
 from textual.widgets import DataTable, RichLog, Static
 
-from sparkfleet.cli.top.app import NARROW, TextPage, TopApp
+from sparkfleet.cli.top.app import NARROW, TopApp
+from sparkfleet.cli.top.text_page import TextPage
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview

@@ -2,7 +2,7 @@
 
 import pytest
 from control_values import deployment, plan
-from controller_world import diagnosed, report
+from controller_world import report
 
 from sparkfleet.controlplane.policy import fallback as module
 from sparkfleet.controlplane.policy import state as seen
@@ -176,48 +176,7 @@ async def test_when_its_node_is_back_it_starts(stranded):
     assert stranded.state == "ready"
 
 
-# --- a newer generation that was given up
-
-
-@pytest.fixture
-async def outlived(world):
-    """Generation 2 took its node down twice and is gone; generation 1 serves on."""
-    await world.put()
-    await world.ready(1)
-    await world.put(concurrency=8)
-    await world.controller.intake.report(diagnosed(generation=2))
-    world.apps.become("tiny", 2, "failed")
-    await world.controller.reconcile()
-    del world.apps.apps["tiny", 2, 0]
-    return world
-
-
-async def test_for_what_is_not_started_any_more_nothing_is_stopped(outlived):
-    outlived.nodes.available["this"] = 0
-    for _ in range(2):
-        await outlived.controller.reconcile()
-    assert {key: app.status for key, app in outlived.apps.apps.items()} == {("tiny", 1, 0): "running"}
-    assert "1 still serves" in outlived.controller.queries.status().deployments[0].detail
-
-
-async def test_that_the_older_one_is_started_again_is_told(outlived):
-    await outlived.controller.intake.report(report(1, phase=GroupPhase.FAILED))
-    outlived.apps.become("tiny", 1, "starting")
-    await outlived.controller.reconcile()
-    status = outlived.controller.queries.status().deployments[0]
-    assert status.state == "failed"
-    assert "generation 1 is restarting" in status.detail
-    assert (await outlived.table()).models["tiny"].detail == status.detail
-    await outlived.ready(1)
-    assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)
-
-
-async def test_that_the_older_one_waits_for_a_drained_node_is_told(outlived):
-    outlived.apps.become("tiny", 1, "starting")
-    words = "this is drained: it starts after `sparkfleet undrain this`"
-    await outlived.controller.intake.report(report(1, phase=GroupPhase.BARRED, detail=words))
-    await outlived.controller.reconcile()
-    assert f"generation 1 waits: {words}" in outlived.controller.queries.status().deployments[0].detail
+# --- a newer generation that waits
 
 
 async def test_a_node_that_does_not_say_how_much_is_free_costs_no_generation_that_serves(world):

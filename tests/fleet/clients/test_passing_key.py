@@ -136,6 +136,6 @@ class OneEndpoint:
 async def test_the_selftest_asks_with_such_a_key_whatever_a_killed_one_has_left(client):
     await client.create_key("selftest")
     session = OneEndpoint(client)
-    assert await selftest._asked(session) == 7
+    assert await selftest._ask(session) == 7
     assert session.accepted == [True]
     assert await names(client) == ["selftest"]

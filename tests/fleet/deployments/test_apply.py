@@ -162,7 +162,7 @@ async def test_of_an_infeasible_plan_nothing_is_carried_out(session, controller,
     async def never(*_, **__):
         raise AssertionError("weights were brought")
 
-    monkeypatch.setattr("sparkfleet.fleet.storage.stage.bring", never)
+    monkeypatch.setattr("sparkfleet.fleet.storage.stage.stage_plans", never)
     large = Deployment(name="large", model="builtin:tiny", replicas=99)
     prepared = await prepare_apply(session, [TINY, large])
     if not prepared.planned.decision.plan.refused:

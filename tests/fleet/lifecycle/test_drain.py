@@ -17,8 +17,11 @@ from sparkfleet.fleet.lifecycle.drain import (
     deployments_on,
     prepare_drain,
 )
-from sparkfleet.fleet.planning.plan import FleetDecision, FleetPlan, Planned
+from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
+from sparkfleet.fleet.planning.plan import FleetPlan
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.types.plan import GroupPlan, Plan
 from sparkfleet.specs.deployment import Deployment
@@ -28,6 +31,7 @@ INVENTORY = parse_inventory(
     "fleet: home\nhead: a\nnodes:\n  a: {address: local}\n"
     '  spark1: {address: 10.0.0.2, user: u, host_key: "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}\n'
 )
+NODES = ("spark1", "spark2")
 DRAINED = (DrainedNode(node="spark1", who="me", since=0.0),)
 
 
@@ -112,7 +116,7 @@ async def test_what_would_move_to_a_node_that_the_running_fleet_lacks_is_refused
     async def planned(session, specs, without):
         change = Change(verb="change", name=spec.name)
         decision = FleetDecision(
-            Plan(deployments=(moving,)), [Planned(spec=spec, plan=moving, change=change)]
+            Plan(deployments=(moving,)), [PlannedDeployment(spec=spec, plan=moving, change=change)]
         )
         return FleetPlan(tuple(specs), Fleet(name="home", nodes=()), status, decision, session, {})
 
@@ -146,3 +150,14 @@ def test_a_group_that_has_left_the_node_of_its_first_rung_by_itself_is_not_on_th
     assert [one.name for one in deployments_on(on, "spark2")] == ["big"]
     first = fleet(deployment().model_copy(update={"plan": plan}))
     assert [one.name for one in deployments_on(first, "spark1")] == ["big"]
+
+
+@pytest.mark.parametrize(("there", "reported"), [("spark2", None), ("spark2", 0), ("spark1", 1)])
+def test_a_group_is_on_its_rung_and_not_on_the_one_that_it_reported_last(there, reported):
+    """One that takes its next rung may not report from there before its node is back."""
+    ladder = (rung(nodes=("spark1",)), rung(nodes=("spark2",)))
+    plan = deployment().plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})
+    running = (RunningGroup(member=(3, 0), plan=plan.groups[0], rung=NODES.index(there)).at_its_rung(),)
+    groups = () if reported is None else (report(phase=GroupPhase.FAILED, rung=reported, ranks=()),)
+    on = fleet(deployment(*groups).model_copy(update={"plan": plan, "running": running}))
+    assert [node for node in NODES if deployments_on(on, node)] == [there]

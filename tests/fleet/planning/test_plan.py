@@ -1,7 +1,8 @@
 import pytest
 
 from sparkfleet.fleet.planning import plan as plan_module
-from sparkfleet.fleet.planning.plan import decide, missing_keys, plan_deployments
+from sparkfleet.fleet.planning.fleet_decision import decide
+from sparkfleet.fleet.planning.plan import missing_keys, plan_deployments
 from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -75,6 +76,6 @@ def test_retry_alone_sizes_each_replica_again(monkeypatch, retry):
         asked.append(resized)
         return Plan(deployments=())
 
-    monkeypatch.setattr("sparkfleet.fleet.planning.plan.plan_fleet", plan_fleet)
+    monkeypatch.setattr("sparkfleet.fleet.planning.fleet_decision.plan_fleet", plan_fleet)
     decide([deployment()], Fleet(name="home", nodes=()), None, {}, retry=retry)
     assert asked == [retry]

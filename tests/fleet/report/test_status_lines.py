@@ -14,6 +14,7 @@ from sparkfleet.fleet.planning.step_times import last_start_s, started_by
 from sparkfleet.fleet.report.status_lines import duration_words, fleet_lines, state_words
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.perf.prediction import DECLARED, Band, Provenance
 from sparkfleet.units import GIB
 
 
@@ -79,6 +80,24 @@ def test_the_memory_that_ranks_take_is_beside_the_prediction():
     both = lines(fleet(deployment(report()), nodes=holding({"spark1": 47 * GIB, "s2": 9 * GIB})))
     assert "        memory: 47 GiB on spark1, 9 GiB on s2 (predicted 40–50)" in both
     assert "memory:" not in "".join(lines(fleet(deployment(report()))))
+
+
+def test_declared_memory_is_no_prediction():
+    """A custom workload that declares 2 GiB had `predicted 2–2`."""
+    one = deployment(report())
+    (group,) = one.plan.groups
+    (rung, *lower) = group.ladder
+    declared = Band(low=2 * GIB, mid=2 * GIB, high=2 * GIB, provenance=Provenance.MODELLED, basis=DECLARED)
+    prediction = rung.prediction.model_copy(update={"memory_bytes_per_rank": declared})
+    ladder = (rung.model_copy(update={"prediction": prediction}), *lower)
+    plan = one.plan.model_copy(update={"groups": (group.model_copy(update={"ladder": ladder}),)})
+    shown = lines(fleet(one.model_copy(update={"plan": plan}), nodes=holding({"spark1": 47 * GIB})))
+    assert "        memory: 47 GiB (2 declared in the deployment)" in shown
+
+
+def test_requests_of_a_custom_workload_are_not_counted():
+    shown = lines(fleet(deployment(report(engine="custom", running=1))))
+    assert "        1 open connection; its requests are not counted" in shown
 
 
 def test_requests_that_wait_at_the_gateway_are_in_the_line_of_their_deployment():

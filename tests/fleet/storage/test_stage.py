@@ -9,7 +9,7 @@ from rungs import rung as planned
 import sparkfleet.fleet.storage.stage as module
 from sparkfleet.errors import NodeError
 from sparkfleet.fleet.events import FactFound
-from sparkfleet.fleet.storage.stage import bring, fallbacks_of, moving, needs_of, pinned
+from sparkfleet.fleet.storage.stage import fallbacks_of, moving, needs_of, pin_images, stage_plans
 from sparkfleet.planner.rules.failure_memory import RememberedFailure, fingerprint
 from sparkfleet.planner.types.image_refs import with_digests
 from sparkfleet.specs.inventory import Inventory, Node
@@ -105,7 +105,7 @@ def asked(monkeypatch):
 async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
     plans = [plan_of(rung("a", "b", image=TAG), rung("b", image=TAG)), plan_of(rung("c", image=TAG))]
     events = []
-    found = await pinned(Nowhere(), plans, (), events.append)
+    found = await pin_images(Nowhere(), plans, (), events.append)
     assert found == tuple(with_digests(one, {TAG: IMAGE}) for one in plans)
     assert asked == [(TAG, ("a", "b", "c"), "if-missing")]
     assert events == [
@@ -115,14 +115,14 @@ async def test_every_tag_is_looked_up_once_and_is_a_fact(asked):
 
 async def test_with_a_digest_nothing_is_asked(asked):
     plans = (plan_of(rung("a"), rung("b")),)
-    assert await pinned(Nowhere(), plans, ()) == plans
+    assert await pin_images(Nowhere(), plans, ()) == plans
     assert asked == []
 
 
 async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked):
     events = []
     plans = (plan_of(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
-    (found,) = await pinned(Nowhere(), plans, (), events.append, renew=True)
+    (found,) = await pin_images(Nowhere(), plans, (), events.append, renew=True)
     assert asked == [(TAG, ("a",), "always"), (OTHER_TAG, ("a",), "never")]
     assert [one.candidate.image for one in found.groups[0].ladder] == [IMAGE, OTHER_TAG]
     assert not any(OTHER_TAG in event.line for event in events)
@@ -131,7 +131,7 @@ async def test_an_image_of_a_lower_rung_alone_is_not_asked_of_its_registry(asked
 async def test_what_did_not_start_by_its_digest_makes_room_for_the_next_rung(asked):
     plans = (plan_of(rung("a", image=TAG), rung("a", image=OTHER_TAG, engine="sglang")),)
     failed = RememberedFailure(fingerprint=fingerprint(rung("a").candidate, ()), words="out of memory")
-    (found,) = await pinned(Nowhere(), plans, (failed,))
+    (found,) = await pin_images(Nowhere(), plans, (failed,))
     assert [one.candidate.image for one in found.groups[0].ladder] == [OTHER]
     assert asked[-1] == (OTHER_TAG, ("a",), "if-missing")
 
@@ -151,5 +151,5 @@ async def test_on_this_machine_alone_an_image_is_brought_and_what_is_trained_the
     trained = first.model_copy(
         update={"candidate": first.candidate.model_copy(update={"model": "builtin:tiny"})}
     )
-    await bring(Here(), [plan_of(trained)])
+    await stage_plans(Here(), [plan_of(trained)])
     assert brought == [IMAGE]

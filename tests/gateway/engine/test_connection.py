@@ -13,7 +13,7 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.connection import HEAD_BYTES, EngineConnectionLost
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost
-from sparkfleet.gateway.engine.upstream import Request, Upstream, UpstreamAnswer
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, UpstreamAnswer
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
@@ -80,13 +80,13 @@ async def running(*pieces: bytes | None) -> AsyncIterator[tuple[RawEngine, Upstr
         yield engine, upstream, target
 
 
-def request(body: bytes = b"{}", method: str = "POST") -> Request:
-    return Request(
+def request(body: bytes = b"{}", method: str = "POST") -> EngineRequest:
+    return EngineRequest(
         "req-1", method, "/v1/completions", (("content-type", "application/json"),), RequestBody(body)
     )
 
 
-async def whole(upstream: Upstream, target: EngineEndpoint, asked: Request | None = None) -> bytes:
+async def whole(upstream: Upstream, target: EngineEndpoint, asked: EngineRequest | None = None) -> bytes:
     answer = await upstream.open(target, asked or request())
     try:
         body = answer.first

@@ -11,11 +11,13 @@ from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost, EnginePool
-from sparkfleet.gateway.engine.upstream import Request, Upstream
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream
 
 
-def request(body: bytes = b'{"model": "tiny"}') -> Request:
-    return Request(id="req-1", method="POST", target="/v1/completions", headers=(), body=RequestBody(body))
+def request(body: bytes = b'{"model": "tiny"}') -> EngineRequest:
+    return EngineRequest(
+        id="req-1", method="POST", target="/v1/completions", headers=(), body=RequestBody(body)
+    )
 
 
 async def test_connections_are_used_again() -> None:

@@ -20,7 +20,7 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
 from sparkfleet.gateway.engine.relay import AnswerFilters, relay
-from sparkfleet.gateway.engine.upstream import Request, Upstream
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.routing_table import ModelEntry
 
@@ -154,7 +154,7 @@ async def test_an_engine_that_reports_its_own_end_has_not_answered(raw_engine: R
     assert (status, body) == (200, CHUNK + DIED[path])
     assert door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost") == 1
     assert door.value("sparkfleet_requests_total", model="tiny", path=path, status="502") == 1
-    assert door.gateway.proxy.observed.is_open("app-0")
+    assert door.gateway.proxy.observed.circuit_is_open("app-0")
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ async def test_a_fault_of_the_request_is_no_failure_of_the_engine(
     _, _, body = await door.post("/v1/completions", stream=True)
     assert body == CHUNK + refused + DONE
     assert not door.value("sparkfleet_errors_total", model="tiny", kind="engine_lost")
-    assert not door.gateway.proxy.observed.is_open("app-0")
+    assert not door.gateway.proxy.observed.circuit_is_open("app-0")
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -210,7 +210,7 @@ async def test_an_answer_that_is_cut_counts_for_the_circuit_of_its_group(
     door = await open_door(engines=[paced_engine(InjectedFault(kind="die", after=1))])
     with contextlib.suppress(aiohttp.ClientPayloadError):
         await door.post(stream=streaming)
-    assert door.gateway.proxy.observed.is_open("app-0")
+    assert door.gateway.proxy.observed.circuit_is_open("app-0")
 
 
 class RawEngine:
@@ -325,7 +325,7 @@ async def test_no_other_answer_comes_on_the_connection_of_one_that_was_ended() -
     filters = AnswerFilters(UsageMeter(0.0), LoopDetector(16))
     async with asyncio.timeout(5), await asyncio.start_server(begin, "127.0.0.1", 0) as server, serving:
         target = EngineEndpoint(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        request = Request(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
+        request = EngineRequest(id="1", method="GET", target="/v1/x", headers=(), body=RequestBody())
         looping = await upstream.open(target, request)
         assert looping.connection.is_free, "nothing of it is still to come"
         relayed = asyncio.create_task(relay(looping, nothing_is_sent, client, filters))

@@ -5,7 +5,7 @@ from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost
-from sparkfleet.gateway.engine.upstream import Request, Upstream, request_headers
+from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, request_headers
 
 SECRETS: Headers = [
     (b"authorization", b"Bearer sk-sf-secret"),
@@ -55,8 +55,10 @@ def test_what_an_engine_gets_is_unchanged() -> None:
     assert request_headers(PLAIN) == tuple((name.decode(), value.decode()) for name, value in PLAIN)
 
 
-def request(body: bytes = b'{"model": "tiny"}') -> Request:
-    return Request(id="req-1", method="POST", target="/v1/completions", headers=(), body=RequestBody(body))
+def request(body: bytes = b'{"model": "tiny"}') -> EngineRequest:
+    return EngineRequest(
+        id="req-1", method="POST", target="/v1/completions", headers=(), body=RequestBody(body)
+    )
 
 
 async def test_an_engine_that_is_not_there_never_had_the_request() -> None:

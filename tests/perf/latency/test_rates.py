@@ -86,13 +86,7 @@ PUBLISHED = [
     ("openai/gpt-oss-120b", "mxfp4", {}, 57, "medians of one Spark"),
     ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4", {}, 15.5, "luisefigueroa/pulsar"),
     ("Qwen/Qwen3-235B-A22B-GPTQ-Int4", "int4", {"tp": 2, "ep": 2}, 17.0, "field report 003"),
-    (
-        "MiniMax-M2.7",
-        "mxfp4",
-        {"tp": 2, "ray": True},
-        12.4,
-        "field report 001, with Ray; others reach 26 in NVFP4",
-    ),
+    ("MiniMax-M2.5", "int4", {"tp": 2, "ray": True, "kernel": "marlin"}, 41.7, "flash7777, with Ray"),
     ("Qwen/Qwen3.6-27B-FP8", "fp8", {"engine": "sglang", "method": "mtp", "k": 5}, 22.6, "field report 000"),
     (
         "Qwen/Qwen3.6-27B-FP8",

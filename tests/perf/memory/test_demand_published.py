@@ -16,7 +16,8 @@ from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split, Verdict
 from sparkfleet.perf.predictor import Predictor, Settings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.sizing import Proposal, Sizes, VariantContext, sized_at
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.sizing import sized_at
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.specs.deployment import Deployment, EngineName
 from sparkfleet.units import GIB

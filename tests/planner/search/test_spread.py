@@ -17,7 +17,7 @@ from sparkfleet.perf.workload import Workload
 from sparkfleet.planner.search import objective
 from sparkfleet.planner.search.objective import required_gain
 from sparkfleet.planner.search.planner import plan_fleet
-from sparkfleet.planner.search.spread import line
+from sparkfleet.planner.search.spread import alternative_line
 from sparkfleet.specs.deployment import Deployment
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
@@ -168,8 +168,14 @@ class TestIdleNodes:
         assert "3 Sparks: " not in found.reason
 
     def test_the_line_of_an_alternative(self):
-        assert line(Split(2), 24.7, 16.5) == "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"
-        assert line(Split(1, 4), 5.0, 10.0) == "4 Sparks: 5 tok/s for one user, 0.5×: `parallel: {pp: 4}`"
+        assert (
+            alternative_line(Split(2), 24.7, 16.5)
+            == "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`"
+        )
+        assert (
+            alternative_line(Split(1, 4), 5.0, 10.0)
+            == "4 Sparks: 5 tok/s for one user, 0.5×: `parallel: {pp: 4}`"
+        )
 
     def test_throughput_takes_what_yields_more_for_all(self, sparks, plan, ask):
         found = plan(sparks(2), ask("Qwen/Qwen3-30B-A3B-FP8", objective="throughput", concurrency=32))

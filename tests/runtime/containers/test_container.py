@@ -21,14 +21,14 @@ from sparkfleet.engines.container import ContainerOptions, RankLabels
 from sparkfleet.engines.container import run_argv as engines_run_argv
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.container import Tool
-from sparkfleet.runtime import process as process_module
+from sparkfleet.runtime import process_runtime as process_module
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.containers import container as container_module
 from sparkfleet.runtime.containers import orphan_containers
 from sparkfleet.runtime.containers.container import Container, ContainerExit, run_argv
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
 from sparkfleet.runtime.exit_codes import is_out_of_memory
-from sparkfleet.runtime.process import ProcessRuntime
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import process
 
 SECRET = "s3cret-token"

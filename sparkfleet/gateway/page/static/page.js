@@ -195,7 +195,7 @@ function meters(one) {
 }
 function memoryOf(group) {
   const band = group.predicted.memory_bytes, held = group.memory.map((one) => `${gib(one.bytes)}${group.memory.length > 1 ? ` on ${one.node}` : ""}`).join(", ");
-  const predicted = band && `${gib(band.mid)} predicted`;
+  const predicted = band && `${gib(band.mid)} ${band.provenance === "declared" ? "declared in the deployment" : "predicted"}`;
   return held && predicted ? `${held} (${predicted})` : held || predicted;
 }
 function groupOf(deployment, group) {

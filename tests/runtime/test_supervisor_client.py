@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
-from sparkfleet.runtime.client import ask, parse_answer
 from sparkfleet.runtime.files.rankfiles import RankFiles
+from sparkfleet.runtime.supervisor_client import ask, parse_answer
 
 
 @pytest.fixture

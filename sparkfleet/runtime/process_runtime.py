@@ -18,7 +18,6 @@ from sparkfleet.hostfacts.container import Tool
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
-from sparkfleet.runtime.client import SupervisorAnswer, SupervisorConnection, ask, parse_answer
 from sparkfleet.runtime.containers.container_tools import TOOLS
 from sparkfleet.runtime.containers.orphan_containers import OrphanContainers
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
@@ -26,6 +25,7 @@ from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.ports import is_taken
 from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
 from sparkfleet.runtime.shared_memory import remove_recorded
+from sparkfleet.runtime.supervisor_client import SupervisorAnswer, SupervisorConnection, ask, parse_answer
 
 _START_S = 10.0
 """Time limit from the start of a supervisor to its first status; it takes 0.1 s on an idle node."""
@@ -118,7 +118,7 @@ class ProcessRuntime:
             with _locked(files) as lock:
                 if lock is not None:
                     return await self._bury_locked(files, last)
-            if await _restarted(files, last):
+            if await _is_restarted(files, last):
                 break
             await asyncio.sleep(_POLL_S)
         return _lost(last, Killed())
@@ -193,7 +193,7 @@ class ProcessRuntime:
             if answer := await ask(files, "status"):
                 await ask(files, "stop", timeout_s=answer.grace_s + _STOP_MARGIN_S)
                 async with asyncio.timeout(_START_S):
-                    await _released(files)
+                    await _until_released(files)
         except (NodeError, TimeoutError):
             await self.kill(id_)
 
@@ -354,7 +354,7 @@ async def _adoptable(spec: RankSpec, files: RankFiles) -> RankStatus | None:
     return status
 
 
-async def _released(files: RankFiles) -> None:
+async def _until_released(files: RankFiles) -> None:
     """Waits until a supervisor that has reported its end is gone."""
     while True:
         with _locked(files) as lock:
@@ -363,7 +363,7 @@ async def _released(files: RankFiles) -> None:
         await asyncio.sleep(_POLL_S)
 
 
-async def _restarted(files: RankFiles, last: RankStatus) -> bool:
+async def _is_restarted(files: RankFiles, last: RankStatus) -> bool:
     answer = await ask(files, "status")
     return bool(answer and answer.status and answer.status.started_at != last.started_at)
 

@@ -1,0 +1,94 @@
+"""Checks of an engine that has generated its first token: its speed, and its output (the canary)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sparkfleet.engines.base import DraftTokenCounts
+from sparkfleet.errors import EngineError
+from sparkfleet.group.canary import sanity
+from sparkfleet.group.engine_client import EngineClient
+from sparkfleet.group.group_launch import GroupLaunch
+from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
+from sparkfleet.group.report_sender import ReportSender
+from sparkfleet.group.speed import TURN_S, QuietBox, measure_speed
+
+LOOK_S = 2.0
+"""Seconds between two looks for a moment in which an engine that serves can be measured."""
+LATER_S = 60.0
+"""The same after a measurement that failed."""
+
+
+class StartChecks:
+    """The checks of one start.
+
+    Args:
+        launch: of the group.
+        reports: get the steps and the readings.
+        client: of the engine, which generates.
+        box: turns of the groups of rank 0's box, so that none is measured while another starts.
+    """
+
+    def __init__(
+        self, launch: GroupLaunch, reports: ReportSender, client: EngineClient, box: QuietBox
+    ) -> None:
+        self._launch = launch
+        self._reports = reports
+        self._client = client
+        self._box = box
+
+    async def run(self, before: DraftTokenCounts, *, adopted: bool) -> dict[str, float]:
+        """Measures its speed if that means something now, and runs the canary. Returns the readings by name.
+
+        Args:
+            before: its draft tokens before its first token.
+            adopted: True if it ran already; then it may have requests of others.
+
+        Raises:
+            EngineError: its output is wrong, or it generates no longer.
+        """
+        measured: dict[str, float] = {}
+        unused = adopted and await self._client.is_unused()
+        if not adopted or unused:
+            self._reports.enter(GroupPhase.PROBING, "measuring its speed", unused=unused)
+            measured = await self._measure(TURN_S)
+        self._reports.enter(GroupPhase.PROBING, "checking its output (canary)")
+        async with self._box.starting():
+            found = await sanity(
+                self._client.probe, self._client.engine, self._launch.candidate.speculation, before
+            )
+        self._reports.enter(
+            GroupPhase.PROBING,
+            self._reports.last.detail,
+            unchecked=found.unchecked(),
+            complaint=found.complaint(),
+        )
+        if complaint := found.complaint():
+            raise EngineError(
+                f"{WRONG_OUTPUT}: {complaint}.",
+                means="It would have served wrong answers without an error, so it was stopped.",
+                do="The next rung, if its ladder has one, is tried;"
+                f" `sparkfleet describe {self._launch.deployment}` shows it.",
+            )
+        return measured | found.values()
+
+    async def measure_once_idle(self) -> None:
+        """Measures an engine that serves unmeasured, while it has no requests of others and no other engine starts."""
+        pause_s = LOOK_S
+        while "decode_tps" not in self._reports.last.measured:
+            await asyncio.sleep(pause_s)
+            load = self._client.load
+            if load.figures is None or load.running + load.waiting:
+                continue
+            try:
+                found = await self._measure(0)
+            except EngineError:  # the watch finds out if it is gone
+                pause_s = LATER_S
+                continue
+            if found and not (await self._client.read_load()).running:
+                self._reports.enter(self._reports.last.phase, measured=self._reports.last.measured | found)
+
+    async def _measure(self, wait_s: float) -> dict[str, float]:
+        """Its speed, by name; {} if other groups of the box start or are measured for longer than `wait_s`."""
+        async with self._box.alone(wait_s) as quiet:
+            return (await measure_speed(self._client.probe.measure)).values() if quiet else {}

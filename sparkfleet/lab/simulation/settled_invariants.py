@@ -1,0 +1,131 @@
+"""Invariants of a simulated fleet in which faults have ceased for long, and nothing changes any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from sparkfleet.controlplane.policy.ladder import RETRIES
+from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.group.group_name import GroupKey, name_of
+from sparkfleet.lab.simulation.fleet import SimulatedFleet
+from sparkfleet.lab.simulation.invariants import TOP
+from sparkfleet.lab.simulation.serve import SimulatedServe
+from sparkfleet.planner.types.plan import Rung
+
+
+def nothing_unwanted(
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    serve: SimulatedServe,
+    fleet: SimulatedFleet,
+) -> Iterator[str]:
+    """Applications and engines without a deployment.
+
+    Groups of an earlier generation go on if one that replaces them is given up, as `status` shows.
+    """
+    now = fleet.time.seconds
+    groups = {group for one in wanted.values() for group in one.groups}
+    failed = {one.name for one in wanted.values() if any(standings.get(g, TOP).given_up for g in one.groups)}
+    for key in serve.apps:
+        if key not in groups and key[0] not in failed:
+            yield f"{now:.1f} s: {key} runs without a deployment"
+    for key in fleet.engines:
+        if key not in serve.apps:
+            yield f"{now:.1f} s: an engine of {key} runs without an application"
+
+
+def everything_wanted(
+    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], fleet: SimulatedFleet
+) -> Iterator[str]:
+    """Groups that are wanted, possible, and do not serve.
+
+    A group that is given up, as `status` shows, is not possible if the others have the memory of all its rungs: a neighbour
+    that fell to a rung on its node stays there, and people's edits of a plan may need more than its nodes have, of which the
+    planner would make no plan.
+    """
+    rungs = _rungs(wanted, standings)
+    for one in wanted.values():
+        for group, plan in one.planned():
+            engine = fleet.engines.get(group)
+            if engine is not None and engine.ready:
+                continue
+            others = {key: rung for key, rung in rungs.items() if key != group}
+            given_up = standings.get(group, TOP).given_up
+            if not given_up or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
+                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
+
+
+def given_up_and_runs(
+    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], serve: SimulatedServe
+) -> Iterator[str]:
+    """Groups that are given up and whose application goes on."""
+    for one in wanted.values():
+        for group in one.groups:
+            app = serve.apps.get(group)
+            if (
+                standings.get(group, TOP).given_up
+                and app is not None
+                and app.status in ("starting", "running")
+            ):
+                yield f"{name_of(group)} is given up and its application is {app.status}"
+
+
+def remembers_ended(
+    wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe
+) -> Iterator[str]:
+    """Groups that have ended and that the store still knows.
+
+    Args:
+        wanted: deployments that are to run.
+        remembered: groups with a position on their ladder or an unfinished start in the store.
+        serve: the applications.
+    """
+    there = {group for one in wanted.values() for group in one.groups} | serve.apps.keys()
+    for group in sorted(set(remembered) - there):
+        yield f"the store still knows {name_of(group)}, which has ended"
+
+
+def refused_although_free(
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    serve: SimulatedServe,
+    fleet: SimulatedFleet,
+) -> Iterator[str]:
+    """Groups that are given up for memory which has been free for long, and that may be started again.
+
+    To be checked before anybody applies anything again.
+    """
+    replaced = {key[0] for key in serve.apps if key[0] in wanted and key not in wanted[key[0]].groups}
+    for one in wanted.values():
+        for group, plan in one.planned():
+            standing = standings.get(group, TOP)
+            if not standing.given_up or not 0 < standing.refused <= RETRIES or one.name in replaced:
+                continue
+            rung = plan.rung_at(standing.rung)
+            need = rung.prediction.memory_bytes_per_rank.high
+            if all(fleet.free(node) >= need for node in rung.candidate.shape.nodes):
+                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is given up, and the memory it needs is free"
+
+
+def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:
+    """The rung of each wanted group, if it serves or not."""
+    return {
+        group: plan.rung_at(standings.get(group, TOP).rung)
+        for one in wanted.values()
+        for group, plan in one.planned()
+    }
+
+
+def _has_room(rung: Rung, group: GroupKey, others: Mapping[GroupKey, Rung], fleet: SimulatedFleet) -> bool:
+    """True if every node of a rung has the memory that it needs, beside all engines, and others that are wanted."""
+    own, needs = fleet.engines.get(group), rung.prediction.memory_bytes_per_rank.mid
+
+    def left(node: str) -> float:
+        free = fleet.free(node) + (own.needs if own is not None and node in own.nodes else 0)
+        return free - sum(
+            other.prediction.memory_bytes_per_rank.mid
+            for key, other in others.items()
+            if key not in fleet.engines and node in other.candidate.shape.nodes
+        )
+
+    return all(left(node) >= needs for node in rung.candidate.shape.nodes)
