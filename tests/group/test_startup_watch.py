@@ -54,7 +54,7 @@ def test_silence_of_all_is_a_hang_and_a_word_of_one_is_not():
 
 def test_a_silent_start_whose_server_answers_is_named_with_its_answer():
     """A server that answered 500 for 15 minutes had "it hangs" as its reason."""
-    starting = Starting(1, quiet_s=10)
+    starting = StartupWatch(1, quiet_s=10)
     starting.update(0.0, ["a"], "GET /health returns 500")
     with pytest.raises(EngineError) as caught:
         starting.update(11.0, ["a"], "GET /health returns 500")

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import sqlite3
 
 import pytest
@@ -131,9 +132,9 @@ async def test_a_mark_that_goes_away_is_written_again_before_the_next_change(pat
             path.write_text("garbage")
         case _:
             path.unlink()
-            path.mkdir()
+            (path / "inside").mkdir(parents=True)
             await keeping.look()  # it cannot be written
-            path.rmdir()
+            shutil.rmtree(path)
     await keeping.look()
     assert read_mark(paths) == mark_of(store)
     assert path.read_bytes() == mark_of(store).for_disk().encode()
