@@ -259,7 +259,8 @@ class Deployment(Constraints):
     """Run engines in a container, or as a process of an environment that is installed on the node."""
     command: Arguments = ()
     """For `engine: custom`: the command line, one argument per item; with an image, inside its container. It has to listen
-    on the address in $SPARKFLEET_HOST, 127.0.0.1, and on no other: one that other machines reach is stopped."""
+    on the address in $SPARKFLEET_HOST, 127.0.0.1, and on no other: one that other machines reach is stopped.
+    It must not require an API key of its own: the endpoint checks the keys of clients."""
     port: Annotated[int, Field(ge=1, le=65_535)] | None = None
     """For `engine: custom`: the port that it listens on, also in $SPARKFLEET_PORT."""
     health: HttpPath | None = None
