@@ -16,7 +16,7 @@ from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
-from sparkfleet.lab.simulation import faults, invariants, serve, store_place, users
+from sparkfleet.lab.simulation import faults, invariants, serve, settled_invariants, store_place, users
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
 from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan
@@ -122,10 +122,10 @@ def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
         await deploy(self, order)
 
     monkeypatch.setattr(serve.SimulatedServe, "deploy", second)
-    assert simulate(1, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
+    assert simulate(2, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
     refused.clear()
     monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "follow_rungs"))
-    (found,) = simulate(1, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
+    (found,) = simulate(2, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
     assert "has run at another rung than the stored one" in found
 
 
@@ -170,7 +170,7 @@ def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found():
 
     def found(refused):
         standings = dict.fromkeys(one.groups, Standing(given_up=True, refused=refused))
-        return list(invariants.refused_although_free({"a": one}, standings, serve, fleet))
+        return list(settled_invariants.refused_although_free({"a": one}, standings, serve, fleet))
 
     assert len(found(1)) == len(one.groups)
     assert found(0) == found(RETRIES + 1) == []
@@ -187,7 +187,7 @@ def test_a_given_up_group_that_runs_on_is_found():
     def found(status, given_up):
         serve = SimpleNamespace(apps=dict.fromkeys(one.groups, SimpleNamespace(status=status)))
         standings = dict.fromkeys(one.groups, Standing(given_up=given_up))
-        return list(invariants.given_up_and_runs({"a": one}, standings, serve))
+        return list(settled_invariants.given_up_and_runs({"a": one}, standings, serve))
 
     assert len(found("running", True)) == len(found("starting", True)) == len(one.groups)
     assert found("running", False) == found("failed", True) == []
