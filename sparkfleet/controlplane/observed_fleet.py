@@ -71,15 +71,20 @@ class ObservedFleet:
         return self.kept().union(*(one.groups for one in self.store.deployments.desired().values()))
 
     def older(self, name: str) -> list[RunningGroup]:
-        """Groups of a deployment that run at a rung of an earlier plan, are no longer desired and not given up."""
+        """Groups of a deployment that run at a rung of an earlier plan, are no longer desired and not given up.
+
+        The rung is the reported one, or the stored one of a group that has not reported to this process yet.
+        """
         wanted = self.store.deployments.desired().get(name)
         alive = {
             app.group for app in self.apps if app.deployment == name and app.status in ("starting", "running")
         }
         if not alive or (wanted is not None and alive.issubset(wanted.groups)):
             return []  # the usual case, without reading the history
-        reports = {report.group: report for report in self.reports.groups()}
-        alive -= {group for group, one in self.store.groups.standings().items() if one.given_up}
+        standings = self.store.groups.standings()
+        rungs = {group: one.rung for group, one in standings.items()}
+        rungs |= {report.group: report.rung for report in self.reports.groups()}
+        alive -= {group for group, one in standings.items() if one.given_up}
         plans = {
             key: plan
             for one in self.store.deployments.history(name)
@@ -87,9 +92,7 @@ class ObservedFleet:
             if key in alive and (wanted is None or key not in wanted.groups)
         }
         return [
-            RunningGroup(member=key[1:], plan=plan, rung=reports[key].rung)
-            for key, plan in plans.items()
-            if key in reports
+            RunningGroup(member=key[1:], plan=plan, rung=rungs.get(key, 0)) for key, plan in plans.items()
         ]
 
     def running(self) -> dict[str, tuple[RunningGroup, ...]]:

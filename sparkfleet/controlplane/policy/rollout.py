@@ -3,8 +3,8 @@
 The rules, in order, for each deployment:
 
 1. It was deleted: its groups are retired.
-2. A desired group does not exist: it is started; beside the older ones if memory allows, after them otherwise, and not while
-   it would need what the older ones of another deployment are about to give back.
+2. A desired group does not exist: it is started; beside the older ones if memory allows, otherwise after those on its nodes
+   (`roll`), and not while it would need what the older ones of another deployment are about to give back.
 3. Every desired group serves: the older ones are retired.
 4. A desired group failed: the older ones go on serving.
 
@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
-from sparkfleet.controlplane.policy.memory_admission import crowded, may_run_beside, port_of_both
+from sparkfleet.controlplane.policy.memory_admission import crowded, granted
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
-from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, nodes_of, older, replaced
+from sparkfleet.controlplane.policy.roll import Roll, rolls
+from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.group.group_name import GroupKey
@@ -53,26 +54,21 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
 
 
 def make_room(state: FleetState, now: Now) -> list[Action]:
-    """Retires older groups first if both do not fit in memory, or listen on the same port."""
-    fits = may_run_beside(state, now)
-    return [
-        action
-        for desired in state.to_run.values()
-        if fits.get(desired.name) is False and not state.has_given_up(desired)
-        for action in _retired(older(state, desired), _why_first(state, desired))
-    ]
+    """Retires older groups if desired ones do not fit in memory beside them, or listen on the same port."""
+    grants = granted(state, now)
+    return [action for roll in rolls(state) for action in roll.ends(grants)]
 
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
     """Starts missing groups, unless an older one has to end first."""
-    fits, held = may_run_beside(state, now), crowded(state)
+    grants, held = granted(state, now), crowded(state, now)
     return [
         action
         for desired in state.to_run.values()
         if desired.name not in held
-        if not _older_goes_first(state, desired, fits.get(desired.name, True))
-        for group, app in _groups(state, desired).items()
-        if app is None and not state.standing(group).given_up
+        for roll in [Roll(state, desired)]
+        for group in roll.missing
+        if grants.get(group, not roll.blockers(group))
         for action in _start(state, desired, group, now)
     ]
 
@@ -84,21 +80,6 @@ def _start(state: FleetState, desired: Desired, group: GroupKey, now: Now) -> li
     reason = "the old one serves until this one is ready" if serves else "not running yet"
     nodes = nodes_of(desired, group, state.standing(group))
     return [StartGroup(group=group, nodes=nodes, reason=reason)]
-
-
-def _older_goes_first(state: FleetState, desired: Desired, fits: bool | None) -> bool:
-    """True while new groups may not start beside older ones: one is given up, they do not fit, or that is unknown."""
-    if not replaced(state, desired) or has_begun(state, desired):
-        return False
-    return not fits or state.has_given_up(desired)
-
-
-def _why_first(state: FleetState, desired: Desired) -> str:
-    if any(app.status == "running" for app in older(state, desired)):
-        port = port_of_both(state, desired)
-        what = f"listen on the same port, {port}" if port is not None else "do not fit in memory at once"
-        return f"it and generation {desired.generation} {what}"
-    return f"it is not ready, and generation {desired.generation} takes its place"
 
 
 def _groups(state: FleetState, desired: Desired) -> dict[GroupKey, App | None]:

@@ -11,7 +11,7 @@ from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
 from sparkfleet.fleet.planning.plan import FleetPlan
-from sparkfleet.fleet.planning.running import memory_holds_both, running_groups
+from sparkfleet.fleet.planning.running import handover, running_groups
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, compare
@@ -114,5 +114,5 @@ def _change(spec: Deployment, plan: DeploymentPlan, status: FleetStatus, *, retr
         change = compare(spec, plan, (Deployment.model_validate_json(now.spec), now.plan), running)
     if not (change.starts and change.ends):
         return change
-    together = memory_holds_both(spec, plan, () if retry else running, status)
-    return change.model_copy(update={"together": together})
+    order = handover(spec, plan, running, status, retry=retry)
+    return change.model_copy(update={"handover": order})

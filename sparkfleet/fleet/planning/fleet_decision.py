@@ -10,8 +10,8 @@ from sparkfleet.fleet.planning.checkpoints import embedded_of
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
 from sparkfleet.fleet.planning.running import (
     desired_before,
+    handover,
     lowest_rung,
-    memory_holds_both,
     replaced_groups,
     reported,
     running_groups,
@@ -20,7 +20,7 @@ from sparkfleet.fleet.planning.running import (
 )
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.report.diff import Change, DiffVerb, compare
+from sparkfleet.planner.report.diff import Change, DiffVerb, compare, planned_groups
 from sparkfleet.planner.rules.failure_memory import without_failed
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
@@ -153,7 +153,8 @@ def _planned(
         plan = without_failed(plan, status.failures if status else ())
         change = compare(spec, plan, before, running, replaced)
     lowest = lowest_rung(spec.name, status)
-    if change.verb == "keep" and retry and lowest:
+    anew = change.verb == "keep" and retry and lowest > 0
+    if anew:
         change = Change(
             verb="change",
             name=spec.name,
@@ -162,9 +163,10 @@ def _planned(
             ends=tuple(one.name for one in running or ()),
         )
     if change.starts and change.ends:
-        together = memory_holds_both(spec, plan, running or (), status)
+        there = running or (planned_groups(before[1]) if before else ())
+        order = handover(spec, plan, there, status, retry=anew)
         silent = silent_groups(spec.name, status).intersection(change.ends)
-        change = change.model_copy(update={"together": together, "silent": tuple(sorted(silent))})
+        change = change.model_copy(update={"handover": order, "silent": tuple(sorted(silent))})
     runs = reported(spec.name, status)
     measured = tuple(measured_lines(runs)) if runs else ()
     return PlannedDeployment(spec=spec, plan=plan, change=change, measured=measured)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
+from sparkfleet.planner.report.diff import Handover
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 
@@ -14,23 +15,57 @@ if TYPE_CHECKING:  # slow imports, for a controller that answers
     from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 
 
-def memory_holds_both(
-    spec: Deployment, plan: DeploymentPlan, running: Sequence[RunningGroup], status: FleetStatus | None
-) -> bool | None:
-    """True if the engines that start fit into the memory that is free now, as the controller decides it later."""
-    # Slow imports, needed for changes of what runs only.
-    from sparkfleet.controlplane.policy.memory_admission import fitting
-    from sparkfleet.controlplane.state.desired import Desired
+def handover(
+    spec: Deployment,
+    plan: DeploymentPlan,
+    running: Sequence[RunningGroup],
+    status: FleetStatus | None,
+    *,
+    retry: bool = False,
+) -> Handover | None:
+    """Order in which groups end and start, by the controller's own rules and the memory that is free now.
 
-    found = carried_over(plan, running)
-    members = tuple(member or (0, at) for at, member in enumerate(found.kept))
-    new = Desired(spec=spec, plan=found.plan, generation=0, who="", since=0.0, members=members)
-    free = {
-        node.name: node.memory_available
-        for node in (status.nodes if status else ())
-        if node.memory_available is not None
-    }
-    return fitting([new], [], free)[spec.name]
+    Args:
+        spec: the deployment.
+        plan: its new plan.
+        running: its groups, at least one.
+        status: the fleet's, with the free memory of its nodes.
+        retry: every group starts anew.
+
+    Returns:
+        None if a node does not report its memory.
+    """
+    # Slow imports, needed for changes of what runs only.
+    from sparkfleet.controlplane.policy.memory_admission import granted
+    from sparkfleet.controlplane.policy.roll import rolls
+    from sparkfleet.controlplane.policy.state import FleetState, Now
+    from sparkfleet.controlplane.state.desired import Desired
+    from sparkfleet.controlplane.state.status import App
+
+    found = carried_over(plan, () if retry else running)
+    generation = 1 + max(one.member[0] for one in running)
+    members = tuple(member or (generation, at) for at, member in enumerate(found.kept))
+    after = Desired(spec=spec, plan=found.plan, generation=generation, who="", since=0.0, members=members)
+    state = FleetState(
+        desired={spec.name: after},
+        apps=tuple(
+            App(deployment=spec.name, generation=one.member[0], replica=one.member[1], status="running")
+            for one in running
+        ),
+        older={(spec.name, *one.member): one.candidate for one in found.ended(running)},
+        available={
+            node.name: node.memory_available
+            for node in (status.nodes if status else ())
+            if node.memory_available is not None
+        },
+    )
+    grants = granted(state, Now.at(0.0))
+    if all(grants.values()):
+        return "beside"
+    if False not in grants.values():
+        return None
+    ended = [action for roll in rolls(state) for action in roll.ends(grants)]
+    return "first" if len(ended) == len(state.older) else "in turn"
 
 
 def running_plans(status: FleetStatus | None) -> dict[str, DeploymentPlan]:

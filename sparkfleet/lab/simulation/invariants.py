@@ -83,6 +83,39 @@ def ended_without_reason(
             yield f"{at:.1f} s: the engine of {subject} was ready, well and wanted, and was ended: {why}"
 
 
+def ended_out_of_turn(
+    ended: list[tuple[float, SimulatedEngine, str]],
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    serve: SimulatedServe,
+) -> Iterator[str]:
+    """Older groups that served and were ended for a desired one that does not need their nodes, or while one was starting.
+
+    Args:
+        ended: engines that have ended in one round: when, which, what ended them.
+        wanted: deployments that are to run.
+        standings: place of each group on its ladder.
+        serve: the applications after the round.
+    """
+    rolled: dict[str, list[SimulatedEngine]] = {}
+    for _, engine, why in ended:
+        one = wanted.get(engine.group[0])
+        if why == "retired" and engine.ready and not engine.hurt and one and engine.group not in one.groups:
+            rolled.setdefault(one.name, []).append(engine)
+    for name, engines in rolled.items():
+        apps = {group: serve.apps.get(group) for group in wanted[name].groups}
+        if all(app is not None and app.status == "running" for app in apps.values()):
+            continue  # they are replaced
+        needs = [
+            set(wanted[name].plan_of(group).rung_at(standings.get(group, TOP).rung).candidate.shape.nodes)
+            for group, app in apps.items()
+            if app is None
+        ]
+        names = " and ".join(name_of(engine.group) for engine in engines)
+        if not any(all(nodes & set(engine.nodes) for engine in engines) for nodes in needs):
+            yield f"{ended[0][0]:.1f} s: {names} served and ended, and no desired group that is missing needs their nodes"
+
+
 def not_ready_in_table(
     table: RoutingTable, fleet: SimulatedFleet, ended_at: Mapping[GroupKey, float]
 ) -> Iterator[str]:

@@ -149,6 +149,7 @@ class Simulation:
             self._users.confirmed.update(wanted)  # equal ones: the next step compares them at once
         found += [
             *self._ended_without_reason(wanted),
+            *self._ended_out_of_turn(wanted),
             *invariants.start_storms(world.serve, world.time.seconds),
             *invariants.wedged_again(world.serve, world.time.seconds),
             *invariants.crashes_on(world.serve, world.time.seconds, self._working_since),
@@ -229,6 +230,13 @@ class Simulation:
             self._at_another_rung[group] = since, now if reports else seen
             if reports and now - max(since, self._working_since) > invariants.RUNG_KEPT_S:
                 yield f"{now:.1f} s: {name_of(group)} has run at another rung than the stored one for {now - since:.0f} s"
+
+    def _ended_out_of_turn(self, wanted: dict[str, Desired]) -> Iterator[str]:
+        """Older groups that ended too early; not while calls are slow, in which people change what is wanted."""
+        world = self._world
+        if world.fleet.ended and not world.calls.slow_s:
+            standings = world.store.groups.standings()
+            yield from invariants.ended_out_of_turn(world.fleet.ended, wanted, standings, world.serve)
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world

@@ -11,6 +11,9 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.values import Value
 
 DiffVerb = Literal["start", "change", "keep"]
+Handover = Literal["beside", "in turn", "first"]
+"""Order in which old groups end and new ones start: the old ones serve until all new ones do; they end one after the other,
+and the others serve meanwhile; all of them end first."""
 
 
 class Change(Value):
@@ -28,10 +31,10 @@ class Change(Value):
     """Groups that end."""
     silent: tuple[str, ...] = ()
     """Those of `ends` that do not answer now, and serve nothing."""
-    together: bool | None = None
-    """True if memory holds the engines that start beside those that end; None if that is not known."""
+    handover: Handover | None = None
+    """Order of `ends` and `starts`, by the memory that is free now; None if that is not known."""
     port: int | None = None
-    """A declared port on which one that starts and one that ends listen on the same node: the old one ends first."""
+    """A declared port on which one that starts and one that ends listen on the same node: the old one ends before."""
     expected_s: float | None = None
     """Seconds that the last start of the same took; None if there was none."""
 

@@ -4,37 +4,66 @@ from control_values import deployment, plan
 
 from sparkfleet.controlplane.policy.actions import StartGroup, WaitForMemory
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.memory_admission import fitting
+from sparkfleet.controlplane.policy.memory_admission import granted
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
+from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.units import GIB
 
+NOW = Now(steady=1000.0, unix=1000.0)
 
-def wanted(name, high):
-    made = plan(name, high=high * GIB)
+
+def wanted(name, high, groups=1):
+    made = plan(name, groups=groups, high=high * GIB)
     return Desired(spec=deployment(name), plan=made, generation=2, who="me", since=0.0)
 
 
-def test_memory_is_granted_to_the_first_that_wants_it():
-    found = fitting([wanted("a", 4), wanted("b", 4), wanted("c", 2)], [], {"this": 6 * GIB})
-    assert found == {"a": True, "b": False, "c": True}
+def found(*desired, available, loading=(), node="this"):
+    """If the first group of each deployment may start beside its first generation."""
+    each = {one.name: one for one in desired}
+    reports = [
+        GroupReport(
+            deployment=name,
+            generation=2,
+            replica=0,
+            phase=GroupPhase.STARTING,
+            node="this",
+            since=0.0,
+            actor="1",
+            number=1,
+        )
+        for name in loading
+    ]
+    older = [app(name, 1) for name in each if name not in loading]
+    starting = [app(name, 2, "starting") for name in loading]
+    state = FleetState(
+        desired=each,
+        apps=(*older, *starting),
+        reports=tuple(reports),
+        available={node: available * GIB},
+    )
+    return {group[0] if group[2] == 0 else group: fits for group, fits in granted(state, NOW).items()}
 
 
-def test_groups_on_one_node_need_their_memory_together():
-    made = plan("a", groups=2, high=4 * GIB)
-    two = Desired(spec=deployment("a"), plan=made, generation=2, who="me", since=0.0)
-    assert fitting([two], [], {"this": 7 * GIB}) == {"a": False}
-    assert fitting([two], [], {"this": 8 * GIB}) == {"a": True}
+def test_memory_is_granted_to_the_first_that_needs_it():
+    each = (wanted("a", 4), wanted("b", 4), wanted("c", 2))
+    assert found(*each, available=6) == {"a": True, "b": False, "c": True}
+
+
+def test_groups_on_one_node_are_granted_their_memory_one_by_one():
+    two = wanted("a", 4, groups=2)
+    assert found(two, available=7) == {"a": True, ("a", 2, 1): False}
+    assert found(two, available=8) == {"a": True, ("a", 2, 1): True}
 
 
 def test_what_a_start_will_still_take_is_taken():
-    assert fitting([wanted("a", 4)], [wanted("b", 3)], {"this": 6 * GIB}) == {"a": False}
-    assert fitting([wanted("a", 4)], [wanted("b", 2)], {"this": 6 * GIB}) == {"a": True}
+    assert found(wanted("a", 4), wanted("b", 3), loading=("b",), available=6) == {"a": False}
+    assert found(wanted("a", 4), wanted("b", 2), loading=("b",), available=6) == {"a": True}
 
 
-def test_of_a_node_that_does_not_say_nothing_is_concluded():
-    assert fitting([wanted("a", 1)], [wanted("b", 1)], {"other": 6 * GIB}) == {"a": None}
+def test_of_a_node_that_does_not_report_its_memory_nothing_is_concluded():
+    assert found(wanted("a", 1), available=6, node="other") == {"a": None}
 
 
 def app(name, generation, status="running"):
@@ -46,7 +75,7 @@ def decided(*apps, available):
     state = FleetState(
         desired={"a": wanted("a", 4), "b": wanted("b", 4)}, apps=apps, available={"this": available * GIB}
     )
-    actions = decide(state, Now(steady=1000.0, unix=1000.0))
+    actions = decide(state, NOW)
     started = [one.group[0] for one in actions if isinstance(one, StartGroup)]
     waits = {one.deployment: one.reason for one in actions if isinstance(one, WaitForMemory)}
     return started, waits

@@ -88,7 +88,7 @@ def test_of_two_that_listen_on_the_same_port_the_old_one_goes_first(port, goes_f
     (found,) = (one for one in decide_state(state, Now.at(0.0)) if isinstance(one, BeginAttempt | EndAttempt))
     assert verb(found) == ("retire" if goes_first else "deploy")
     if goes_first:
-        assert found.reason == "it and generation 2 listen on the same port, 8000"
+        assert found.reason == "it and g2/0 listen on the same port, 8000"
 
 
 def test_one_that_serves_nobody_is_not_said_to_serve_or_to_be_in_want_of_memory():

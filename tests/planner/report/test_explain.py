@@ -233,25 +233,33 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
             "starts one more engine (no start of it was timed here yet); g1/0 goes on",
         ),
         (
-            {"starts": 1, "ends": ("g1/0",), "together": True, "expected_s": 250.0},
+            {"starts": 1, "ends": ("g1/0",), "handover": "beside", "expected_s": 250.0},
             "restarts the engine (the last start took 4 min); g1/0 serves until then",
         ),
         (
-            {"starts": 2, "ends": ("g1/0", "g1/1"), "together": False},
+            {"starts": 2, "ends": ("g1/0", "g1/1"), "handover": "first"},
             "restarts 2 engines (no start of it was timed here yet); g1/0 and g1/1 end first,"
             " because memory does not hold both",
         ),
         (
-            {"starts": 1, "ends": ("g1/0",), "silent": ("g1/0",), "together": True},
+            {"starts": 1, "ends": ("g1/0",), "silent": ("g1/0",), "handover": "beside"},
             "restarts the engine (no start of it was timed here yet); g1/0 does not answer",
         ),
         (
-            {"starts": 2, "ends": ("g1/0", "g1/1"), "silent": ("g1/1",), "together": True},
+            {"starts": 2, "ends": ("g1/0", "g1/1"), "silent": ("g1/1",), "handover": "beside"},
             "restarts 2 engines (no start of it was timed here yet); g1/0 serves until then; g1/1 does not answer",
         ),
         (
-            {"starts": 1, "ends": ("g1/0",), "together": True, "port": 8000},
+            {"starts": 1, "ends": ("g1/0",), "handover": "first", "port": 8000},
             "g1/0 ends first, because both listen on port 8000",
+        ),
+        (
+            {"starts": 2, "ends": ("g1/0", "g1/1"), "handover": "in turn"},
+            "g1/0 and g1/1 end one after the other, and the others serve meanwhile, because memory does not hold both",
+        ),
+        (
+            {"starts": 2, "ends": ("g1/0",), "handover": "in turn", "port": 8000},
+            "g1/0 serves until the first of them is ready, because both listen on port 8000",
         ),
         (
             {"starts": 1, "ends": ("g1/1",), "keeps": ("g1/0",)},

@@ -63,11 +63,14 @@ def _effect(change: Change, chosen: Sequence[Rung]) -> str:
 def _serves(change: Change, old: str, ends: str) -> str:
     """The end of the old groups, before the new ones start or after."""
     until_then = f"{old} {'serves' if ends == 'ends' else 'serve'} until then"
-    if change.port is not None:
-        return f"{old} {ends} first, because both listen on port {change.port}"
-    if change.together is None:
-        return f"{until_then} if memory holds both"
-    return until_then if change.together else f"{old} {ends} first, because memory does not hold both"
+    if change.port is None and change.handover in ("beside", None):
+        return until_then if change.handover else f"{until_then} if memory holds both"
+    why = "memory does not hold both" if change.port is None else f"both listen on port {change.port}"
+    if change.handover != "in turn":
+        return f"{old} {ends} first, because {why}"
+    if ends == "ends":
+        return f"{old} serves until the first of them is ready, because {why}"
+    return f"{old} end one after the other, and the others serve meanwhile, because {why}"
 
 
 def _costs(change: Change, chosen: Sequence[Rung]) -> Iterator[str]:
