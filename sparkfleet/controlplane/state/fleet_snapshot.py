@@ -52,7 +52,7 @@ class FleetSnapshot:
     """Groups that get no new requests."""
 
     def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
-        """The groups that are ready and serve: the desired ones, and older ones until a new one is ready."""
+        """The groups that are ready and serve: the desired ones, and older ones until every desired one is ready."""
         ready = self._ready()
         able = [
             app
@@ -64,9 +64,8 @@ class FleetSnapshot:
         ]
         desired = self.desired.get(name)
         own = [app for app in able if desired is not None and app.group in desired.groups]
-        if desired is None or not any(desired.is_new(app.group) for app in own):
-            own += _newest([app for app in able if app not in own])
-        return tuple(sorted(own, key=lambda app: (app.generation, app.replica)))
+        is_whole = desired is not None and len(own) == len(desired.groups)
+        return tuple(sorted(own if is_whole else able, key=lambda app: (app.generation, app.replica)))
 
     def all_reported(self) -> bool:
         """True if every running application has a group that reported it."""
@@ -201,16 +200,20 @@ class FleetSnapshot:
             urls = ", ".join(dict.fromkeys(one.url for one in desired.spec.external))
             return state, f"{detail}; meanwhile requests go to {urls}" if urls else detail
         own, groups = [app for app in serving if app.group in desired.groups], len(desired.plan.groups)
+        older = _short_names(app for app in serving if app not in own)
         now = max(app.generation for app in serving)
         if desired.name in self.failed:
             still = f"{len(own)} of {groups} groups serve" if own else f"{now} still serves"
-            return "failed", f"generation {wanted} did not start; {still}"
+            more = f", and {older} of the generation before" if own and older else ""
+            return "failed", f"generation {wanted} did not start; {still}{more}"
         waits = self.stranded.get(desired.name)
         if not own:
             words = f"generation {now} serves until {wanted} is ready"
             return ("failed", f"{words}: {waits}") if waits else ("updating", words)
         if len(own) < groups:
             words = f"{len(own)} of {groups} groups serve"
+            if older and not waits:
+                return "updating", f"{words}; {older} of the generation before until the next one is ready"
             lost = self.lost.get(desired.name)
             return (
                 ("failed", f"{words}: {waits}")
@@ -247,10 +250,8 @@ class FleetSnapshot:
         return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))
 
 
-def _newest(apps: Sequence[App]) -> list[App]:
-    """Those of the newest generation."""
-    newest = max((app.generation for app in apps), default=0)
-    return [app for app in apps if app.generation == newest]
+def _short_names(apps: Iterable[App]) -> str:
+    return " and ".join(f"g{app.generation}/{app.replica}" for app in apps)
 
 
 def scrape_targets(

@@ -30,7 +30,7 @@ def handover(
         plan: its new plan.
         running: its groups, at least one.
         status: the fleet's, with the free memory of its nodes.
-        retry: every group starts anew.
+        retry: every group starts again.
 
     Returns:
         None if a node does not report its memory.

@@ -58,7 +58,7 @@ class Fleet:
         self.done = []
 
     def act(self):
-        """What is decided now, as `+g2/0` and `-g1/0`, with the reasons of ends."""
+        """Decisions of one round, as `+g2/0` and `-g1/0`, each with its reason."""
         state = FleetState(
             desired={"m": self.desired},
             apps=tuple(

@@ -61,6 +61,30 @@ def test_before_any_is_ready_they_are_there_too():
     assert [(group.ready, group.vision) for group in found.groups] == [(False, True), (False, False)]
 
 
+def test_older_groups_serve_along_until_every_desired_one_does():
+    """A roll of two replicas had half the capacity as soon as the first new one was ready."""
+    old, first, second = running(1, 1), running(2), running(2, 1)
+    assert entry(wanted(True, False), old, first).apps == ("tiny--g2-0", "tiny--g1-1")
+    assert entry(wanted(True, False), old, first, second).apps == ("tiny--g2-0", "tiny--g2-1")
+
+
+@pytest.mark.parametrize(
+    ("failed", "state", "words"),
+    [
+        ((), "updating", "1 of 2 groups serve; g1/1 of the generation before until the next one is ready"),
+        (
+            ("tiny",),
+            "failed",
+            "generation 2 did not start; 1 of 2 groups serve, and g1/1 of the generation before",
+        ),
+    ],
+)
+def test_the_state_of_a_deployment_in_the_middle_of_a_roll(failed, state, words):
+    apps, reports = zip(running(1, 1), running(2), strict=True)
+    (found,) = FleetSnapshot({"tiny": wanted(True, False)}, apps, reports, reports, failed).deployments()
+    assert (found.state, found.detail) == (state, words)
+
+
 def test_a_group_that_has_to_end_first_is_not_called_the_one_that_starts():
     """Clients got "is starting: its group is ready" while the old generation gave its port or its memory back."""
     old, said = running(1, phase=GroupPhase.READY)
