@@ -7,7 +7,7 @@ leaves all but one of them serving, and one whose first group does not start end
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -109,8 +109,7 @@ class Roll:
         what = f"listen on the same port, {port}" if port is not None else "do not fit in memory at once"
         left = [app for app in self.older if app.group not in gone]
         serving = [app.group for app in self._serving([*left, *self._desired_apps])]
-        names = " and ".join(_short(one) for one in serving)
-        meanwhile = f"; {names} {'serves' if len(serving) == 1 else 'serve'} meanwhile" if serving else ""
+        meanwhile = f"; {serving_words(serving)} meanwhile" if serving else ""
         return f"it and {_short(group)} {what}{meanwhile}"
 
     @property
@@ -122,6 +121,11 @@ class Roll:
 
     def _candidate(self, group: GroupKey) -> Candidate:
         return self.desired.plan_of(group).rung_at(self.state.standing(group).rung).candidate
+
+
+def serving_words(groups: Sequence[GroupKey]) -> str:
+    """Groups that serve, in words: "g1/0 and g1/1 serve"."""
+    return f"{' and '.join(map(_short, groups))} {'serves' if len(groups) == 1 else 'serve'}"
 
 
 def _short(group: GroupKey) -> str:

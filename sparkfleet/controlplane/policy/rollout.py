@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import crowded, granted
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
-from sparkfleet.controlplane.policy.roll import Roll, rolls
+from sparkfleet.controlplane.policy.roll import Roll, rolls, serving_words
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
@@ -76,8 +76,8 @@ def start_missing(state: FleetState, now: Now) -> list[Action]:
 def _start(state: FleetState, desired: Desired, group: GroupKey, now: Now) -> list[Action]:
     if is_uncertain(state, group, now):
         return hold_back(state, group)
-    serves = any(app.status == "running" for app in older(state, desired))
-    reason = "the old one serves until this one is ready" if serves else "not running yet"
+    serving = [app.group for app in older(state, desired) if app.status == "running"]
+    reason = f"{serving_words(serving)} until this one is ready" if serving else "not running yet"
     nodes = nodes_of(desired, group, state.standing(group))
     return [StartGroup(group=group, nodes=nodes, reason=reason)]
 

@@ -10,19 +10,23 @@ from sparkfleet.controlplane import controller, fleet_queries, gateway_control
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
+from sparkfleet.controlplane.policy.actions import RetireGroup
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
+from sparkfleet.controlplane.policy.roll import Roll
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.lab.simulation import faults, invariants, serve, settled_invariants, store_place, users
+from sparkfleet.lab.simulation import fleet as simulated_fleet
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
 from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan
 from sparkfleet.lab.simulation.run import simulate
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.lab.simulation.world import ServeFailedError
+from sparkfleet.units import GIB
 
 NEVER = float("inf")
 SLOWER = ("forget_ended", "retire_unwanted", "keep_groups_up", "retire_replaced")
@@ -122,11 +126,27 @@ def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
         await deploy(self, order)
 
     monkeypatch.setattr(serve.SimulatedServe, "deploy", second)
-    assert simulate(2, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
+    assert simulate(3, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
     refused.clear()
     monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "follow_rungs"))
-    (found,) = simulate(2, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
+    (found,) = simulate(3, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
     assert "has run at another rung than the stored one" in found
+
+
+def test_older_groups_that_end_before_their_turn_are_found(monkeypatch):
+    """On nodes that hold two large groups, of which an edit of two replicas ends one after the other."""
+    monkeypatch.setattr(simulated_fleet, "MEMORY", 80 * GIB)
+    given = {"hours": 3.0, "seed": 2005}
+    assert simulate(**given).violations == []
+    ends = Roll.ends
+
+    def all_at_once(self, grants):
+        found = [*ends(self, grants)]
+        return [RetireGroup(group=app.group, reason="all") for app in self.older] if found else []
+
+    monkeypatch.setattr(Roll, "ends", all_at_once)
+    (found,) = simulate(**given).violations
+    assert "served and ended, and no desired group that is missing needs their nodes" in found
 
 
 def test_an_engine_that_comes_up_while_a_call_ends_it_is_no_violation():
