@@ -23,6 +23,7 @@ from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
+from sparkfleet.controlplane.policy.last_served import to_bring_back
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
 from sparkfleet.controlplane.policy.memory_retry import refused
 from sparkfleet.controlplane.policy.state import FleetState
@@ -177,7 +178,7 @@ class Controller:
         for name in state.to_run:
             self._metrics.begin_counters(name)
         actions = decide(state, self._clocks())
-        await self._effects.carry_out(actions, state.to_run)
+        await self._effects.carry_out(actions, state)
         await self.gateways.publish()
         rests = not actions and self.gateways.is_current and is_at_rest(state)
         self._at_rest_with, self._rests_since = (inputs, now) if rests else ((), now)
@@ -230,7 +231,7 @@ class Controller:
     async def _state(self) -> FleetState:
         """Snapshot for the policy, with the free memory of the nodes that answer if something waits for memory."""
         state = self.fleet.state()
-        if not depends_on_memory(state) and not refused(state):
+        if not depends_on_memory(state) and not refused(state) and not to_bring_back(state):
             return state
         found = {node.name: node.memory_available for node in await self._nodes.look()}
         return self.fleet.state({name: memory for name, memory in found.items() if memory is not None})

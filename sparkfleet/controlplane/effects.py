@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.nodes import Nodes
@@ -28,7 +28,7 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.actual_rung import go_on
-from sparkfleet.controlplane.policy.state import NEVER_FAILED
+from sparkfleet.controlplane.policy.state import NEVER_FAILED, FleetState
 from sparkfleet.controlplane.policy.state_after import begun, pending_after
 from sparkfleet.controlplane.serve_backend import ServeBackend
 from sparkfleet.controlplane.state.desired import Desired
@@ -72,9 +72,11 @@ class Effects:
         self._leave = leave
         self._clocks = clocks
 
-    async def carry_out(self, actions: Sequence[Action], desired: Mapping[str, Desired]) -> None:
-        """Stores all actions first, without a pause, so that no report arrives between a decision and its storage; all or
-        none of them, so that a full disk counts nothing twice.
+    async def carry_out(self, actions: Sequence[Action], state: FleetState) -> None:
+        """Carries out what was decided from a state.
+
+        Stores all actions first, without a pause, so that no report arrives between a decision and its storage; all or none
+        of them, so that a full disk counts nothing twice.
         """
         self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
         may_come_up = any(isinstance(one, (RestartGroup, EndGroup)) for one in actions)
@@ -85,7 +87,7 @@ class Effects:
             if isinstance(action, (RestartGroup, EndGroup)) and self._came_up(action, ready):
                 await self._let_go_on(action)
             else:
-                await self._do(action, desired)
+                await self._do(action, state)
 
     def _came_up(self, action: GroupAction, ready_before: Collection[GroupKey]) -> bool:
         """True if its group has become ready while the calls for others before it took their time."""
@@ -140,15 +142,15 @@ class Effects:
                     name, generation, f"{name}/g{generation}", "waits", action.reason
                 )
 
-    async def _do(self, action: Action, desired: Mapping[str, Desired]) -> None:
+    async def _do(self, action: Action, state: FleetState) -> None:
         match action:
-            case StartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
+            case StartGroup(group=group) if launch := await self._launch(state, group):
                 await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
                 self._event_log.settle(name_of(group))
                 await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
                 self._keep(action)
                 await self._apps.deploy(launch)
-            case RestartGroup(group=group) if launch := await self._launch(desired[group[0]], group):
+            case RestartGroup(group=group) if launch := await self._launch(state, group):
                 self._write(action)
                 await self._apps.deploy(launch)
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
@@ -161,8 +163,11 @@ class Effects:
                     await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
                 await self._apps.retire(*group)
 
-    async def _launch(self, desired: Desired, group: GroupKey) -> GroupLaunch | None:
+    async def _launch(self, state: FleetState, group: GroupKey) -> GroupLaunch | None:
         """The group's launch; None if it has none on the present nodes: it waits, with the reason, and holds up no other."""
+        desired = state.generation_of(group)
+        if desired is None:
+            return None
         try:
             return self._launch_of(
                 desired, group, self._store.groups.standings().get(group, NEVER_FAILED).rung

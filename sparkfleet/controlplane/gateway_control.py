@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
+from sparkfleet.controlplane.policy.last_served import to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.desired import Desired
@@ -151,6 +152,8 @@ class GatewayControl:
             published=self._publisher.published(),
             passed={name: _passed(state, one) for name, one in state.to_run.items()},
             running=running or {},
+            last_served=state.last_served,
+            returning={served.name: served.generation for served, _ in to_bring_back(state)},
             stranded={name: _stranded(state, one) for name, one in state.to_run.items()},
             lost={name: _lost(state, one, lost) for name, one in state.to_run.items()},
             keyless=_keyless(state, fleet.store.keys.all(), fleet.clocks().unix),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
@@ -114,7 +115,7 @@ class ObservedFleet:
         Args:
             available: free memory of each node that answered, bytes; left out if nothing waits for memory.
         """
-        return FleetState(
+        state = FleetState(
             desired=self.store.deployments.desired(),
             apps=self.apps,
             reports=self.reports.groups(),
@@ -128,3 +129,6 @@ class ObservedFleet:
             pending=self.pending,
             paused=self.paused,
         )
+        failed = filter(state.has_given_up, state.to_run.values())
+        served = {one.name: self.store.deployments.last_served(one) for one in failed}
+        return replace(state, last_served={name: one for name, one in served.items() if one is not None})

@@ -108,7 +108,7 @@ class ReportIntake:
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
         state = self._fleet.state()
-        await self._effects.carry_out(on_report(state, report, self._clocks()), state.to_run)
+        await self._effects.carry_out(on_report(state, report, self._clocks()), state)
         if report.phase is GroupPhase.READY:
             words = _ready_words(report)
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
 from sparkfleet.controlplane.policy.actual_rung import follow_rungs
 from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
+from sparkfleet.controlplane.policy.last_served import bring_back, to_bring_back
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.older_groups import end_older
@@ -41,6 +42,7 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     follow_rungs,
     leave_gone_nodes,
     retry_refused,
+    bring_back,
 )
 
 
@@ -58,8 +60,8 @@ def is_at_rest(state: FleetState) -> bool:
     """True if no rule of the policy that has no action now gets one by the passing of time alone.
 
     Time counts for nodes that are away, for failures that wait for an answer or were answered, for starts that have not
-    ended, and for generations that wait for memory and groups that were refused it: memory is not part of what a round
-    compares.
+    ended, and for generations that wait for memory, groups that were refused it, and generations that are to serve again:
+    memory is not part of what a round compares.
     """
     pending = state.pending
     return not (
@@ -70,6 +72,7 @@ def is_at_rest(state: FleetState) -> bool:
         or pending.failed_at
         or depends_on_memory(state)
         or refused(state)
+        or to_bring_back(state)
     )
 
 

@@ -110,8 +110,10 @@ def _count_lost(
     state: FleetState, now: Now, group: GroupKey, app: App | None, diagnosis: Diagnosis
 ) -> list[Action]:
     desired = state.desired_of(group)
-    if app is not None and app.status != "retiring" and desired is None and group[0] in state.to_run:
-        return [_count_lost_older(state, group, diagnosis)]
+    serves_again = desired is None and state.generation_of(group) is not None
+    runs = app is not None and app.status != "retiring" and group[0] in state.to_run
+    if desired is None and (runs or (serves_again and app is None)):
+        return _count_lost_older(state, group, diagnosis)
     if desired is None or state.standing(group).given_up:
         return [EndAttempt(group=group, reason="it is not started any more")]
     if app is not None and not _is_under_way(state, app):
@@ -122,16 +124,26 @@ def _count_lost(
     return [*taken, _restart(after(state, taken, now), desired, group, diagnosis.summary)]
 
 
-def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> Action:
+def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> list[Action]:
     """Counts a lost start of a group that serves until a newer one does: it has no ladder, and Serve would go on forever."""
     standing = state.standing(group)
     tried = standing.model_copy(update={"tries": standing.tries + 1})
     summary = diagnosis.summary.rstrip(".")
     if tried.tries < TRIES:
         nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
-        return TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{summary}; trying again")
+        return [TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{summary}; trying again")]
     why = f"{summary}, {TRIES} times; {newest_words(state, state.to_run[group[0]])}"
-    return RetireGroup(group=group, reason=why)
+    return end_for_good(state, group, why)
+
+
+def end_for_good(state: FleetState, group: GroupKey, why: str) -> list[Action]:
+    """Gives an older group up, so that it is not brought back either, and ends it."""
+    standing = state.standing(group)
+    given_up = standing.model_copy(update={"given_up": True})
+    found: list[Action] = [] if standing.given_up else [GiveUp(group=group, standing=given_up, reason=why)]
+    if any(app.group == group for app in state.apps):
+        found.append(EndGroup(group=group, reason=why))
+    return found
 
 
 def newest_words(state: FleetState, desired: Desired) -> str:

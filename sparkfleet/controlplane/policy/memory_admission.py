@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.roll import Grants, Roll, rolls
-from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun, replaced
+from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun
 from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.controlplane.state.status import App
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.report import GroupPhase
 
 
 def depends_on_memory(state: FleetState) -> bool:
     """True if what is decided depends on the free memory of the nodes."""
     found = rolls(state)
-    return any(one.blocked for one in found) or bool(found and starting_without_older(state))
+    return any(one.blocked for one in found) or bool(found and unblocked(state))
 
 
 def granted(state: FleetState, now: Now) -> Grants:
@@ -41,47 +43,36 @@ def granted(state: FleetState, now: Now) -> Grants:
     return found
 
 
-def starting_without_older(state: FleetState) -> list[Desired]:
-    """Deployments with a group that is to start and that has nothing to end first."""
-    there = {app.group for app in state.apps}
-    return [
-        one
-        for one in state.to_run.values()
-        if not replaced(state, one) and any(_is_missing(state, there, group) for group in one.groups)
-    ]
+def unblocked(state: FleetState) -> list[tuple[Desired, GroupKey]]:
+    """Groups that are to start and that have nothing to end first, each with its deployment."""
+    found = (Roll(state, desired) for desired in state.to_run.values())
+    return [(roll.desired, group) for roll in found for group in roll.missing if not roll.blockers(group)]
 
 
-def crowded(state: FleetState, now: Now) -> dict[str, str]:
-    """Deployments that wait, each with the reason: another one is rolling, and they fit once its older groups have ended.
+def crowded(state: FleetState, now: Now) -> dict[GroupKey, str]:
+    """Groups that wait, each with the reason: another deployment is rolling, and they fit once its older groups have ended.
 
     A start in between would run out of memory, and each rung of its ladder after it. The wait ends with the roll. One that
     begins to roll in this round is rolling, too.
     """
-    starting = starting_without_older(state)
+    starting = unblocked(state)
     if not starting:
         return {}
     beside = [group for group, fits in granted(state, now).items() if fits]
     begins = {group[0] for group in beside}
     changing = {one.desired.name for one in rolls(state) if has_begun(state, one.desired)} | begins
-    if not changing:
-        return {}
     free = FreeMemory(state)
     for group in beside:
         free.take(needed(state, state.to_run[group[0]], [group]))
-    there = {app.group for app in state.apps}
-    words = " and ".join(sorted(changing))
-    found: dict[str, str] = {}
-    for one in starting:
-        needs = needed(state, one, (group for group in one.groups if _is_missing(state, there, group)))
-        if free.holds(needs, unknown=True):
+    found: dict[GroupKey, str] = {}
+    for one, group in starting:
+        needs = needed(state, one, [group])
+        others = sorted(changing - {one.name})
+        if free.holds(needs, unknown=True) or not others:
             free.take(needs)
         else:
-            found[one.name] = f"it fits once the older groups of {words} have ended"
+            found[group] = f"it fits once the older groups of {' and '.join(others)} have ended"
     return found
-
-
-def _is_missing(state: FleetState, there: Collection[GroupKey], group: GroupKey) -> bool:
-    return group not in there and not state.standing(group).given_up
 
 
 def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
@@ -98,7 +89,7 @@ def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
     ]
     waits += [
         WaitForMemory(deployment=name, generation=state.to_run[name].generation, reason=reason)
-        for name, reason in crowded(state, now).items()
+        for name, reason in {group[0]: reason for group, reason in crowded(state, now).items()}.items()
     ]
     recorded = state.pending.recorded
     return [wait for wait in waits if recorded.get(f"{wait.deployment}/g{wait.generation}") != wait.reason]
@@ -109,9 +100,10 @@ class FreeMemory:
 
     def __init__(self, state: FleetState) -> None:
         self._left = dict(state.available)
-        for one in state.to_run.values():
-            if state.is_loading(one):
-                self.take(needed(state, one, _unready(state, one)))
+        for app in state.apps:
+            generation = state.generation_of(app.group)
+            if generation is not None and _will_take(state, app):
+                self.take(needed(state, generation, [app.group]))
 
     def holds(self, needs: Mapping[str, int], *, unknown: bool | None = None) -> bool | None:
         """True if each node has what is needed on it; `unknown` if the memory of one is not known."""
@@ -135,17 +127,11 @@ def needed(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> d
     return needs
 
 
-def _unready(state: FleetState, desired: Desired) -> list[GroupKey]:
-    """Groups of a deployment that have not taken all of their memory; of one that rolls only those that were started."""
-    there = {app.group for app in state.apps}
-    waits = bool(replaced(state, desired))
-    return [
-        group
-        for group in desired.groups
-        if not state.is_ready(group)
-        and not state.standing(group).given_up
-        and not (waits and group not in there)
-    ]
+def _will_take(state: FleetState, app: App) -> bool:
+    """True if a group starts, and may not have taken its memory yet: also before its first report."""
+    report = state.report(app.group)
+    is_held = report is not None and report.phase in (GroupPhase.READY, GroupPhase.BARRED)
+    return app.status == "starting" and not is_held and app.group not in state.pending.waiting
 
 
 def _is_held_by_gone(roll: Roll, nodes: Iterable[str], now: Now) -> bool:

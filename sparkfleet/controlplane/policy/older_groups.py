@@ -6,8 +6,8 @@ Ray Serve restarts a group that has served without end. One of the newest genera
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.policy.actions import Action, EndGroup, GiveUp, RetireGroup
-from sparkfleet.controlplane.policy.fallback import CIRCLE, RESTARTS, is_in_circle, newest_words
+from sparkfleet.controlplane.policy.actions import Action, EndGroup
+from sparkfleet.controlplane.policy.fallback import CIRCLE, RESTARTS, end_for_good, is_in_circle, newest_words
 from sparkfleet.controlplane.policy.state import FleetState, Now, older
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
@@ -28,7 +28,7 @@ def _end(state: FleetState, now: Now, desired: Desired, app: App) -> list[Action
     if app.status == "failed":
         # Serve does not restart it, and a group that waits for memory waits for its end.
         why = f"it has failed, and {newest_words(state, desired)}"
-        return [RetireGroup(group=app.group, reason=why)] if state.has_given_up(desired) else []
+        return end_for_good(state, app.group, why) if state.has_given_up(desired) else []
     if state.may_serve(app):
         return []
     if standing.given_up:
@@ -36,11 +36,7 @@ def _end(state: FleetState, now: Now, desired: Desired, app: App) -> list[Action
     if not (why := _over_limit(app, standing, now)):
         return []
     words = f"{why}, so it is not started again; {newest_words(state, desired)}"
-    ended = standing.model_copy(update={"given_up": True})
-    return [
-        GiveUp(group=app.group, standing=ended, reason=words),
-        EndGroup(group=app.group, reason=words),
-    ]
+    return end_for_good(state, app.group, words)
 
 
 def _over_limit(app: App, standing: Standing, now: Now) -> str:

@@ -110,7 +110,7 @@ class Roll:
         left = [app for app in self.older if app.group not in gone]
         serving = [app.group for app in self._serving([*left, *self._desired_apps])]
         meanwhile = f"; {serving_words(serving)} meanwhile" if serving else ""
-        return f"it and {_short(group)} {what}{meanwhile}"
+        return f"it and {short_name(group)} {what}{meanwhile}"
 
     @property
     def _desired_apps(self) -> list[App]:
@@ -125,10 +125,10 @@ class Roll:
 
 def serving_words(groups: Sequence[GroupKey]) -> str:
     """Groups that serve, in words: "g1/0 and g1/1 serve"."""
-    return f"{' and '.join(map(_short, groups))} {'serves' if len(groups) == 1 else 'serve'}"
+    return f"{' and '.join(map(short_name, groups))} {'serves' if len(groups) == 1 else 'serve'}"
 
 
-def _short(group: GroupKey) -> str:
+def short_name(group: GroupKey) -> str:
     """A group's name within its deployment."""
     return "g{}/{}".format(*group[1:])
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sparkfleet.controlplane.policy.actions import Action, ForgetGroup, RetireGroup, StartGroup
+from sparkfleet.controlplane.policy.actions import Action, EndAttempt, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import crowded, granted
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.roll import Roll, rolls, serving_words
@@ -27,13 +27,18 @@ from sparkfleet.group.group_name import GroupKey
 
 
 def forget_ended(state: FleetState, now: Now) -> list[Action]:
-    """Forgets positions and starts of groups that are no longer desired and have no application any more."""
-    there = {app.group for app in state.apps}.union(*(one.groups for one in state.desired.values()))
+    """Forgets positions and starts of groups that are no longer desired and have no application any more.
+
+    The position is kept until the desired ones serve: the group may have to serve again, at the rung at which it served.
+    """
+    kept = (*state.desired.values(), *state.last_served.values())
+    there = {app.group for app in state.apps}.union(*(one.groups for one in kept))
+    rolling = {one.name for one in state.desired.values() if not _is_whole(state, one)}
     reason = "it is no longer desired and has ended"
     return [
-        ForgetGroup(group=key, reason=reason)
+        EndAttempt(group=key, reason=reason) if key[0] in rolling else ForgetGroup(group=key, reason=reason)
         for key in {**state.standings, **state.starts}
-        if key not in there
+        if key not in there and (key[0] not in rolling or key in state.starts)
     ]
 
 
@@ -48,7 +53,7 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
         action
         for desired in state.to_run.values()
         if not state.has_given_up(desired)  # it is about to end
-        if all(app and app.status == "running" for app in _groups(state, desired).values())
+        if _is_whole(state, desired)
         for action in _retired(older(state, desired), f"replaced by generation {desired.generation}")
     ]
 
@@ -65,10 +70,9 @@ def start_missing(state: FleetState, now: Now) -> list[Action]:
     return [
         action
         for desired in state.to_run.values()
-        if desired.name not in held
         for roll in [Roll(state, desired)]
         for group in roll.missing
-        if grants.get(group, not roll.blockers(group))
+        if group not in held and grants.get(group, not roll.blockers(group))
         for action in _start(state, desired, group, now)
     ]
 
@@ -80,6 +84,11 @@ def _start(state: FleetState, desired: Desired, group: GroupKey, now: Now) -> li
     reason = f"{serving_words(serving)} until this one is ready" if serving else "not running yet"
     nodes = nodes_of(desired, group, state.standing(group))
     return [StartGroup(group=group, nodes=nodes, reason=reason)]
+
+
+def _is_whole(state: FleetState, desired: Desired) -> bool:
+    """True if every desired group serves."""
+    return all(app and app.status == "running" for app in _groups(state, desired).values())
 
 
 def _groups(state: FleetState, desired: Desired) -> dict[GroupKey, App | None]:

@@ -106,6 +106,8 @@ class FleetState:
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
     older: Mapping[GroupKey, Candidate] = field(default_factory=dict)
     """Groups of earlier generations that run or start and are no longer desired, with the candidate of their rung."""
+    last_served: Mapping[str, Desired] = field(default_factory=dict)
+    """Of each deployment with a group that is given up: the newest generation before it that has served, if it is kept."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
@@ -127,6 +129,11 @@ class FleetState:
     def has_given_up(self, desired: Desired) -> bool:
         """True if any group of a deployment is given up."""
         return any(self.standing(group).given_up for group in desired.groups)
+
+    def generation_of(self, group: GroupKey) -> Desired | None:
+        """The generation of a group that is to run: the desired one, or the last that served; None of another group."""
+        desired, served = self.to_run.get(group[0]), self.last_served.get(group[0])
+        return next((one for one in (desired, served) if one is not None and group in one.groups), None)
 
     def desired_of(self, group: GroupKey) -> Desired | None:
         """The desired deployment of a group; None if the group is no longer desired."""

@@ -40,6 +40,10 @@ class FleetSnapshot:
     """By deployment, for each group: the reasons for leaving the rungs above its current one."""
     running: Mapping[str, tuple[RunningGroup, ...]] = field(default_factory=dict)
     """By deployment, the groups that run, older ones too; left out for the table."""
+    last_served: Mapping[str, Desired] = field(default_factory=dict)
+    """Of a deployment with a group that is given up: the last generation before it that served."""
+    returning: Mapping[str, int] = field(default_factory=dict)
+    """Generations that are about to start again, because the newer one did not."""
     stranded: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
     lost: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +121,6 @@ class FleetSnapshot:
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
         """The planned groups, and older ones that serve until these are ready. Drained ones are not ready."""
-        there = {app.name for app in serving}
         ready = {app.name for app in serving if app.group not in self.drained}
         reports = {app_name(*report.group): report for report in self.reports}
         names = [app_name(*group) for group in desired.groups]
@@ -127,8 +130,19 @@ class FleetSnapshot:
             else group_entry(app, desired, at, 0)
             for at, app in enumerate(names)
         ]
-        older = [self.published.get(app, GroupEntry(app=app)) for app in sorted(there.difference(names))]
+        older = [self._older_entry(app) for app in serving if app.name not in names]
         return tuple(one.model_copy(update={"ready": one.app in ready}) for one in (*planned, *older))
+
+    def _older_entry(self, app: App) -> GroupEntry:
+        """The entry of a group whose plan was replaced: that of the last table, or of the generation that serves again."""
+        served = self.last_served.get(app.deployment)
+        if served is None or app.group not in served.groups:
+            return self.published.get(app.name, GroupEntry(app=app.name))
+        report = next((one for one in self.reports if one.group == app.group), None)
+        at = served.groups.index(app.group)
+        if report is None:
+            return group_entry(app.name, served, at, 0)
+        return group_entry(app.name, served, at, report.rung, report.measured)
 
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
         if desired.name in self.failed:
@@ -136,6 +150,8 @@ class FleetSnapshot:
                 app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
             ]
             again = f"; generation {max(older)} {self._restart_words(desired.name)}" if older else ""
+            if desired.name in self.returning:
+                again = f"; generation {self.returning[desired.name]}, which served before, starts again"
             return (
                 "failed",
                 f"its engine did not start{again}; `sparkfleet describe {desired.name}` shows the reason",

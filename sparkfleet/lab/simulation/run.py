@@ -255,6 +255,9 @@ class Simulation:
         wanted, standings = world.store.deployments.desired(), world.store.groups.standings()
         world.report.violations += [
             *settled_invariants.refused_although_free(wanted, standings, world.serve, world.fleet),
+            *settled_invariants.served_and_stays_away(
+                wanted, standings, world.serve, world.fleet, world.store.deployments.last_served
+            ),
             *settled_invariants.given_up_and_runs(wanted, standings, world.serve),
             *settled_invariants.remembers_ended(
                 wanted, [*standings, *world.store.groups.starts()], world.serve

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.state.desired import Desired, Standing
@@ -73,7 +73,7 @@ def given_up_and_runs(
 def remembers_ended(
     wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe
 ) -> Iterator[str]:
-    """Groups that have ended and that the store still knows.
+    """Groups that have ended and that the store still knows. It keeps the rungs of older ones until all desired ones serve.
 
     Args:
         wanted: deployments that are to run.
@@ -82,6 +82,11 @@ def remembers_ended(
     """
     there = {group for one in wanted.values() for group in one.groups} | serve.apps.keys()
     for group in sorted(set(remembered) - there):
+        one = wanted.get(group[0])
+        if one and any(
+            serve.apps.get(key) is None or serve.apps[key].status != "running" for key in one.groups
+        ):
+            continue
         yield f"the store still knows {name_of(group)}, which has ended"
 
 
@@ -105,6 +110,30 @@ def refused_although_free(
             need = rung.prediction.memory_bytes_per_rank.high
             if all(fleet.free(node) >= need for node in rung.candidate.shape.nodes):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is given up, and the memory it needs is free"
+
+
+def served_and_stays_away(
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    serve: SimulatedServe,
+    fleet: SimulatedFleet,
+    last_served: Callable[[Desired], Desired | None],
+) -> Iterator[str]:
+    """Groups of the last generation that served and could serve again, of deployments of which everything newer is given up.
+
+    To be checked before anybody applies anything again.
+    """
+    there = {key[0] for key, app in serve.apps.items() if app.status != "failed"}
+    for one in wanted.values():
+        is_down = one.name not in there and all(standings.get(group, TOP).given_up for group in one.groups)
+        served = last_served(one) if is_down else None
+        for group, plan in served.planned() if served else ():
+            standing = standings.get(group, TOP)
+            rung = plan.rung_at(standing.rung)
+            need = rung.prediction.memory_bytes_per_rank.high
+            has_room = all(fleet.free(node) >= need for node in rung.candidate.shape.nodes)
+            if not standing.given_up and has_room:
+                yield f"{fleet.time.seconds:.1f} s: {name_of(group)} served last, has its memory free, and does not start"
 
 
 def _rungs(wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing]) -> dict[GroupKey, Rung]:

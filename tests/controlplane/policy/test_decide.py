@@ -25,6 +25,7 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.phase_change import on_report
+from sparkfleet.controlplane.policy.roll import short_name
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.controlplane.policy.state_after import after
@@ -146,7 +147,10 @@ def test_no_wanted_group_is_ended_unless_it_is_given_up_and_every_action_has_a_r
                 assert "given up" in action.reason
                 continue
             wanted = state.to_run.get(action.group[0])
-            assert f"generation {wanted.generation}" in action.reason if wanted else "wanted" in action.reason
+            named = (
+                [f"generation {wanted.generation}", *map(short_name, wanted.groups)] if wanted else ["wanted"]
+            )
+            assert any(words in action.reason for words in named)
 
 
 @given(states(), st.floats(10_000, 1e7))
@@ -295,7 +299,7 @@ def replacing(**fields):
     )
 
 
-def test_an_older_group_whose_start_takes_its_node_down_twice_is_retired():
+def test_an_older_group_whose_start_takes_its_node_down_twice_is_given_up():
     once = decide(replacing(), NOW)
     (again,) = (action for action in once if action.group == OLDER)
     assert (type(again), again.standing.tries) == (TryAgain, 1)
@@ -303,7 +307,11 @@ def test_an_older_group_whose_start_takes_its_node_down_twice_is_retired():
     assert kept.starts[OLDER] == {"that": "second"}, "its next start is counted from here"
     assert decide(kept, NOW) == []
     twice = decide(replacing(standings={OLDER: again.standing}), NOW)
-    assert [(type(action), action.group) for action in twice] == [(RetireGroup, OLDER)]
+    assert [(type(action), action.group) for action in twice] == [
+        (GiveUp, OLDER),
+        (EndGroup, OLDER),
+        (EndGroup, OLDER),
+    ]
     assert "that went away while it was starting" in twice[0].reason
     assert "generation 2 replaces it" in twice[0].reason
 

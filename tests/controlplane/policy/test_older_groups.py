@@ -78,7 +78,9 @@ async def test_an_older_one_that_fails_at_each_restart_is_ended(outlived):
         "failed",
         "its engine did not start; `sparkfleet describe tiny` shows the reason",
     )
-    assert OLDER not in outlived.store.groups.standings()
+    launches = list(outlived.apps.launches)
+    await outlived.controller.reconcile()
+    assert outlived.apps.launches == launches, "it had served, and is not brought back"
 
 
 async def test_an_older_one_that_comes_up_and_fails_too_often_is_ended(outlived):

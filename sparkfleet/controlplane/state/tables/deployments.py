@@ -16,6 +16,7 @@ from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.controlplane.state.tables.events import EventTable
 from sparkfleet.controlplane.state.tables.groups import GroupTable
 from sparkfleet.errors import ControlError
+from sparkfleet.group.group_name import name_of
 from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.runtime.sealed_env import EnvSealer
@@ -193,6 +194,18 @@ class DeploymentTable:
     def _read_history(self, name: str) -> tuple[Desired, ...]:
         rows = self._db.execute(_READ_HISTORY, (name,))
         return tuple(one for row in rows if (one := _readable(row)) is not None)
+
+    def last_served(self, desired: Desired) -> Desired | None:
+        """The newest generation before this one of which every group has served; None if none is kept, with its events."""
+        ready = self._events.subjects(desired.name, "ready")
+        return next(
+            (
+                one
+                for one in reversed(self.history(desired.name))
+                if one.generation < desired.generation and ready.issuperset(map(name_of, one.groups))
+            ),
+            None,
+        )
 
     def stopped(self) -> tuple[Desired, ...]:
         """The last generation of each deployment that was deleted, by name, as far as it is kept."""

@@ -75,6 +75,16 @@ class EventTable:
         ).fetchone()
         return event_of(row) if row else None
 
+    def subjects(self, deployment: str, kind: str) -> frozenset[str]:
+        """Subjects of a deployment's events of one kind, as far as they are kept."""
+        return self._db.read(f"{kind} {deployment}", lambda: self._read_subjects(deployment, kind))
+
+    def _read_subjects(self, deployment: str, kind: str) -> frozenset[str]:
+        rows = self._db.execute(
+            "SELECT DISTINCT subject FROM events WHERE deployment = ? AND kind = ?", (deployment, kind)
+        )
+        return frozenset(subject for (subject,) in rows)
+
     def last_id(self) -> int:
         """Id of the newest event, 0 if there is none."""
         row = self._db.execute("SELECT max(id) FROM events").fetchone()
