@@ -68,6 +68,31 @@ def test_older_groups_serve_along_until_every_desired_one_does():
     assert entry(wanted(True, False), old, first, second).apps == ("tiny--g2-0", "tiny--g2-1")
 
 
+def test_a_generation_that_serves_again_has_what_its_plan_has():
+    """Its entry was dropped from the table when it ended for the newer one."""
+    served = wanted(True, generation=1)
+    old, said = running(1)
+    view = FleetSnapshot(
+        {"tiny": wanted(False)}, [old], [said], [said], ("tiny",), last_served={"tiny": served}
+    )
+    found = view.models()["tiny"]
+    assert (found.state, found.apps, found.groups[-1].vision, found.context) == (
+        "ready",
+        ("tiny--g1-0",),
+        True,
+        512,
+    )
+
+
+def test_before_it_starts_again_that_is_named():
+    view = FleetSnapshot({"tiny": wanted(True)}, (), (), (), ("tiny",), returning={"tiny": 1})
+    (found,) = view.deployments()
+    assert found.detail == (
+        "its engine did not start; generation 1, which served before, starts again;"
+        " `sparkfleet describe tiny` shows the reason"
+    )
+
+
 @pytest.mark.parametrize(
     ("failed", "state", "words"),
     [

@@ -56,6 +56,23 @@ def test_a_generation_is_never_used_twice(store):
     assert store.deployments.put(deployment(), plan(), "me")[0].generation == 2
 
 
+def test_the_last_generation_that_served_is_one_of_which_every_group_was_ready(store):
+    def put(concurrency, *ready, groups=1):
+        one, _ = store.deployments.put(deployment(), plan(concurrency=concurrency, groups=groups), "me")
+        for group in ready:
+            store.events.record(
+                "tiny", one.generation, f"tiny/g{one.generation}/{group}", "ready", "started in 3 s"
+            )
+        return store.deployments.last_served(one)
+
+    assert put(1) is None
+    assert put(2, 0) is None, "the first one was never ready"
+    assert put(3, 0, groups=2).generation == 2
+    assert put(4).generation == 2, "of two groups one was ready"
+    assert put(5, 0).generation == 2
+    assert put(6).generation == 5
+
+
 def test_removing_what_is_not_there(store):
     assert not store.deployments.remove("nothing")
 

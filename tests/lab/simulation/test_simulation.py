@@ -126,17 +126,24 @@ def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
         await deploy(self, order)
 
     monkeypatch.setattr(serve.SimulatedServe, "deploy", second)
-    assert simulate(3, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
+    assert simulate(4, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
     refused.clear()
     monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "follow_rungs"))
-    (found,) = simulate(3, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
+    (found,) = simulate(4, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
     assert "has run at another rung than the stored one" in found
+
+
+def test_a_generation_that_served_and_does_not_start_again_is_found(monkeypatch):
+    assert simulate(1, 3.0).violations == []
+    monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "bring_back"))
+    (found,) = simulate(1, 3.0).violations
+    assert "served last, has its memory free, and does not start" in found
 
 
 def test_older_groups_that_end_before_their_turn_are_found(monkeypatch):
     """On nodes that hold two large groups, of which an edit of two replicas ends one after the other."""
     monkeypatch.setattr(simulated_fleet, "MEMORY", 80 * GIB)
-    given = {"hours": 3.0, "seed": 2005}
+    given = {"hours": 3.0, "seed": 2001}
     assert simulate(**given).violations == []
     ends = Roll.ends
 
