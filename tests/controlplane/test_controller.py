@@ -89,7 +89,7 @@ async def test_a_new_generation_that_fails_leaves_the_old_one_and_says_so(world)
     await world.controller.reconcile()
     status = world.controller.queries.status().deployments[0]
     assert status.state == "failed"
-    assert "1 still serves" in status.detail
+    assert "generation 1 serves" in status.detail
     assert (await world.table()).models["tiny"].apps == ("tiny--g1-0",)
     failed = [
         event

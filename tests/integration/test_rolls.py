@@ -63,7 +63,7 @@ def test_an_edit_that_does_not_start_ends_one_replica_only_and_fails_no_request(
         found = pair.deployment("two")
         assert (found["state"], found["detail"]) == (
             "failed",
-            f"generation {before + 1} did not start; {before} still serves",
+            f"generation {before + 1} did not start; generation {before} serves",
         )
         assert len(ended(pair, before)) == 1
         pair.ok("rollback", "two", "--yes")
@@ -73,3 +73,19 @@ def test_an_edit_that_does_not_start_ends_one_replica_only_and_fails_no_request(
         return sorted(group["generation"] for group in pair.deployment("two")["groups"])
 
     pair.until(lambda: generations() == [before, before + 2], timeout=30)  # the one that served goes on
+
+
+def test_one_replica_that_ended_for_an_edit_which_does_not_start_serves_again(pair):
+    alone = two("alone").replace("replicas: 2\n", "replicas: 1\n")
+    pair.serve(alone)
+    before = generation(pair)
+    code, _, err = pair.run(
+        "apply", "--yes", pair.write("two.yaml", alone.replace('"--model"', '"--no-such-flag"'))
+    )
+    assert code != 0
+    assert f"generation {before}, which served before, starts again" in " ".join(err.split())
+    words = f"generation {before + 1} did not start; generation {before} serves"
+    pair.until(lambda: pair.deployment("two")["detail"] == words, timeout=60)
+    out = pair.ok("apply", "--yes", pair.write("two.yaml", alone))
+    assert f"restarts no engine: g{before}/0 goes on" in " ".join(out.split())
+    assert pair.is_ready("two")

@@ -219,7 +219,7 @@ class FleetSnapshot:
         older = _short_names(app for app in serving if app not in own)
         now = max(app.generation for app in serving)
         if desired.name in self.failed:
-            still = f"{len(own)} of {groups} groups serve" if own else f"{now} still serves"
+            still = f"{len(own)} of {groups} groups serve" if own else f"generation {now} serves"
             more = f", and {older} of the generation before" if own and older else ""
             return "failed", f"generation {wanted} did not start; {still}{more}"
         waits = self.stranded.get(desired.name)

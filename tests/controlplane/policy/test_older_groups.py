@@ -27,7 +27,7 @@ async def test_for_what_is_not_started_any_more_nothing_is_stopped(outlived):
     for _ in range(2):
         await outlived.controller.reconcile()
     assert {key: app.status for key, app in outlived.apps.apps.items()} == {("tiny", 1, 0): "running"}
-    assert "1 still serves" in outlived.controller.queries.status().deployments[0].detail
+    assert "generation 1 serves" in outlived.controller.queries.status().deployments[0].detail
 
 
 async def test_that_the_older_one_is_started_again_is_told(outlived):
