@@ -239,7 +239,7 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
         (
             {"starts": 2, "ends": ("g1/0", "g1/1"), "handover": "first"},
             "restarts 2 engines (no start of it was timed here yet); g1/0 and g1/1 end first,"
-            " because memory does not hold both",
+            " because memory does not hold both; they serve again if no new one starts",
         ),
         (
             {"starts": 1, "ends": ("g1/0",), "silent": ("g1/0",), "handover": "beside"},
@@ -251,7 +251,7 @@ def test_the_embedded_engine_says_that_speed_is_not_known(cpu_node, ask):
         ),
         (
             {"starts": 1, "ends": ("g1/0",), "handover": "first", "port": 8000},
-            "g1/0 ends first, because both listen on port 8000",
+            "g1/0 ends first, because both listen on port 8000; it serves again if no new one starts",
         ),
         (
             {"starts": 2, "ends": ("g1/0", "g1/1"), "handover": "in turn"},

@@ -67,7 +67,8 @@ def _serves(change: Change, old: str, ends: str) -> str:
         return until_then if change.handover else f"{until_then} if memory holds both"
     why = "memory does not hold both" if change.port is None else f"both listen on port {change.port}"
     if change.handover != "in turn":
-        return f"{old} {ends} first, because {why}"
+        again = "it serves" if ends == "ends" else "they serve"
+        return f"{old} {ends} first, because {why}; {again} again if no new one starts"
     if ends == "ends":
         return f"{old} serves until the first of them is ready, because {why}"
     return f"{old} end one after the other, and the others serve meanwhile, because {why}"
