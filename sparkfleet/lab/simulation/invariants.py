@@ -100,12 +100,14 @@ def ended_out_of_turn(
     rolled: dict[str, list[SimulatedEngine]] = {}
     for _, engine, why in ended:
         one = wanted.get(engine.group[0])
-        if why == "retired" and engine.ready and not engine.hurt and one and engine.group not in one.groups:
+        is_older = one is not None and engine.group not in one.groups
+        is_well = engine.ready and not engine.hurt and not standings.get(engine.group, TOP).given_up
+        if one is not None and is_older and is_well and why == "retired":
             rolled.setdefault(one.name, []).append(engine)
     for name, engines in rolled.items():
         apps = {group: serve.apps.get(group) for group in wanted[name].groups}
-        if all(app is not None and app.status == "running" for app in apps.values()):
-            continue  # they are replaced
+        if all(app is not None and app.has_served for app in apps.values()):
+            continue  # they are replaced; one of the desired ones may have died in the same round
         needs = [
             set(wanted[name].plan_of(group).rung_at(standings.get(group, TOP).rung).candidate.shape.nodes)
             for group, app in apps.items()
