@@ -155,7 +155,7 @@ def _group_lines(
     if group.silent_s:
         yield f"no report for {group.silent_s:.0f} s; it was {group.phase.value}"
     elif group.phase is GroupPhase.READY:
-        yield _load(group, candidate)
+        yield load_words(group, candidate)
         if group.name in past.drained:
             yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
         if words := _speed(deployment, group):
@@ -176,8 +176,9 @@ def _group_lines(
     yield from _restarts(group, past)
 
 
-def _load(group: GroupReport, candidate: Candidate | None) -> str:
-    if group.engine == "custom":
+def load_words(group: GroupReport, candidate: Candidate | None) -> str:
+    """`2 of 16 requests running, 1 waiting`, or `1 open connection; its requests are not counted`."""
+    if group.counts_connections:
         return f"{plural(group.running, 'open connection')}; its requests are not counted"
     lanes = f" of {candidate.concurrency}" if candidate and candidate.concurrency else ""
     return f"{group.running}{lanes} requests running, {group.waiting} waiting"
@@ -224,9 +225,7 @@ def _needed(memory: Band) -> str:
     return f"predicted {short_number(memory.low / GIB)}–{short_number(memory.high / GIB)}"
 
 
-def _start(
-    deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past
-) -> str:
+def _start(deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past) -> str:
     """`loading 40 % · 2 min 10 s of about 4 min (last start)`."""
     step = " ".join(filter(None, (step_of_group(group).value, step_detail(group))))
     expected = _expected(deployment, group, candidate, past)

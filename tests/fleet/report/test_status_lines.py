@@ -155,7 +155,11 @@ def test_a_restart_counts_from_its_own_begin_and_not_from_the_first_one():
     """Ray Serve restarts a group that has served, without a `deploy`: `8 min 11 s of about 2 s`."""
     starting = report(0, GroupPhase.STARTING, ranks=report().ranks)
     first = [event("deploy", 900), event("starting", 895), event("ready", 890)]
-    again = [event("failed", 40, "it ended"), event("starting", 35), event("progress", 30, "waiting for memory")]
+    again = [
+        event("failed", 40, "it ended"),
+        event("starting", 35),
+        event("progress", 30, "waiting for memory"),
+    ]
     shown = lines(fleet(deployment(starting, state="starting")), [*first, *again, event("starting", 20)])
     assert "        starting the engine · 35 s" in shown
 
