@@ -273,7 +273,7 @@ GROUP_RUNNING = _controller(
     "group_requests_running",
     "requests",
     "deployment group",
-    "Requests that its engine works on; of a custom workload the open connections to its port, as its requests are not known.",
+    "Requests that its engine works on; of a custom workload the open connections to its port.",
 )
 GROUP_WAITING = _controller(
     "group_requests_waiting",
