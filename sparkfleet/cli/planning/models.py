@@ -159,7 +159,7 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
 def model_table(rows: Iterable[ModelRow]) -> Table:
     """Models with their sizes and nodes, as `models list` prints them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("MODEL", overflow="fold")  # a path's end is what tells two of them apart
+    table.add_column("MODEL", overflow="fold")  # the end of a path is its name
     for heading in ("REVISION", "SIZE", "ON"):
         table.add_column(heading)
     for row in rows:

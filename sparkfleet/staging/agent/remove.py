@@ -75,7 +75,7 @@ def _remove(place: HubPlace, commit: str) -> int:
 
 
 def _remove_begun(place: DirectoryPlace) -> int:
-    """Remove what an interrupted copy has left. The directory itself is its owner's, whoever has copied it."""
+    """Remove what an interrupted copy has left. The directory itself is its owner's, also a copied one."""
     freed = sum(
         size_of(Path(where, name)) or 0 for where, _, names in os.walk(place.beside) for name in names
     )
