@@ -96,11 +96,12 @@ class GatewayControl:
     def warnings(self) -> tuple[str, ...]:
         """Trouble of a fleet without a gateway, in words: Ray Serve starts one again and again if it cannot listen."""
         silent_s = self._fleet.reports.gateway_silent_s
-        if silent_s < MISSED_S:
+        # Without Ray's GCS a gateway that serves may not reach this process.
+        if silent_s < MISSED_S or self._watch.overdue():
             return ()
         at = self.address
         return (
-            f"No gateway has reported for {silent_s // 10 * 10:.0f} s, so no request to {at.endpoint} is answered. If"
+            f"No gateway has reported for {silent_s // 10 * 10:.0f} s, so requests to {at.endpoint} fail. If"
             f" another program listens on port {at.gateway_port} of the head (`ss -ltnp` there lists it), end it, or give"
             " the endpoint another port: `gateway: {port: …}` in the inventory, then `sparkfleet up`.",
         )

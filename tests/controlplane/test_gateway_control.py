@@ -35,9 +35,7 @@ async def test_a_fleet_without_a_gateway_has_a_warning_until_one_reports(world, 
     assert controller.queries.status().warnings == ()
     monkeypatch.setattr(controller.fleet.reports, "_began", controller.fleet.reports._began - MISSED_S)
     (words,) = controller.queries.status().warnings
-    assert words.startswith(
-        "No gateway has reported for 20 s, so no request to http://127.0.0.1:8000/v1 is answered."
-    )
+    assert words.startswith("No gateway has reported for 20 s, so requests to http://127.0.0.1:8000/v1 fail.")
     assert "port 8000" in words
     await controller.intake.register_gateway(
         GatewayReport(replica="r", url="http://127.0.0.1:8000", metrics_url="", at=1.0)
