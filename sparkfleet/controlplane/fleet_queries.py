@@ -71,6 +71,7 @@ class FleetQueries:
                 *self._failures.warnings.values(),
                 *self._watch.overdue(),
                 *self._watch.troubles(),
+                *self._gateways.warnings(),
                 *self._entries.warnings(),
                 *self._unpinned(),
             ),

@@ -22,6 +22,9 @@ from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
 
+MISSED_S = 20.0
+"""Seconds without a report of a gateway after which it is missed: one that is killed or new reports before that."""
+
 
 class GatewayControl:
     """Keeps the gateways equal to the observed fleet."""
@@ -89,6 +92,19 @@ class GatewayControl:
         status = next((app.status for app in self._fleet.apps if app.group == group), "")
         return status == "running" or (
             status == "starting" and group not in self._fleet.store.groups.starts()
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """Trouble of a fleet without a gateway, in words: Ray Serve starts one again and again if it cannot listen."""
+        silent_s = self._fleet.reports.gateway_silent_s
+        # Without Ray's GCS a gateway that serves may not reach this process.
+        if silent_s < MISSED_S or self._watch.overdue():
+            return ()
+        at = self.address
+        return (
+            f"No gateway has reported for {silent_s // 10 * 10:.0f} s, so requests to {at.endpoint} fail. If"
+            f" another program listens on port {at.gateway_port} of the head (`ss -ltnp` there lists it), end it, or give"
+            " the endpoint another port: `gateway: {port: …}` in the inventory, then `sparkfleet up`.",
         )
 
     async def listen(self, address: HeadAddress, who: str) -> frozenset[str]:

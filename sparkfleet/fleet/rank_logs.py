@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
@@ -16,12 +18,15 @@ from sparkfleet.fleet.nodes.surroundings import SHOWING_S, surroundings_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.without_controller import client_or_trouble
 from sparkfleet.group.group_name import GroupKey, name_of
+from sparkfleet.group.report import GroupReport
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.files import state_probe
 
 CHUNK = 1 << 20
 FOLLOW_S = 0.3
 """Seconds between two reads of a log that is followed."""
+LOOK_S = 2.0
+"""Seconds between two looks for a newer group than the one whose log is followed."""
 
 
 class LoggedRank(NamedTuple):
@@ -47,6 +52,9 @@ async def rank_log(
 ) -> AsyncIterator[bytes]:
     """The log of a rank in pieces: the last `tail` lines, then new bytes if `follow`.
 
+    A log that is followed ends with its deployment, or its group if that is named. If the group is left open, the log of a
+    newer one follows, all of it; that is an event of the session.
+
     If no controller answers, or the deployment or a group that is named has ended, the log is found by its name on the
     nodes, and that is an event of the session.
 
@@ -60,8 +68,48 @@ async def rank_log(
         found = await _stored_log(session, trouble, which)
     else:
         found = await _present_log(session, client, which)
-    async for piece in read_log(session.channels[found.node], found.path, tail=tail, follow=follow):
-        yield piece
+    while True:
+        newer = None
+        pieces = read_log(session.channels[found.node], found.path, tail=tail, follow=follow)
+        looked = time.monotonic()
+        async for piece in pieces:
+            yield piece
+            if not follow or client is None or time.monotonic() - looked < LOOK_S:
+                continue
+            newer, looked = await _log_now(client, which, found), time.monotonic()
+            if newer != found:
+                yield await anext(pieces)  # what was written before it ended
+                break
+        await pieces.aclose()
+        if newer is None:
+            return
+        name = name_of((which.deployment, newer.generation, newer.replica))
+        session.report(TroubleFound(line=f"{which.deployment} was restarted: the log of {name} follows."))
+        found, tail = newer, sys.maxsize
+
+
+async def _log_now(client: FleetClient, which: LoggedRank, found: StoredLog) -> StoredLog | None:
+    """The log to follow now: the present one as long as no other is there; None once nothing writes to it again."""
+    try:
+        async with client.again() as asking:
+            one = (await asking.fleet()).named(which.deployment)
+    except SparkfleetError:
+        return found  # it does not answer
+    if one is None:
+        return None
+    try:
+        return _log_of(
+            one.groups, which._replace(replica=found.replica)
+        )  # another replica is not its successor
+    except ControlError:
+        return None if which.group else found
+
+
+def _log_of(groups: tuple[GroupReport, ...], which: LoggedRank) -> StoredLog:
+    """The log of a rank of these groups. Raises ControlError if there is none."""
+    rank = newest_rank(groups, which.deployment, which.replica, which.rank, which.generation)
+    group = next(one for one in groups if rank in one.ranks)
+    return StoredLog(rank.node, rank.log_path, group.replica, group.generation)
 
 
 class StoredLog(NamedTuple):
@@ -82,8 +130,7 @@ async def _present_log(session: Session, client: FleetClient, which: LoggedRank)
     async with client:
         try:
             groups = (await find_now(client, name)).groups
-            one = newest_rank(groups, name, which.replica, which.rank, which.generation)
-            return StoredLog(one.node, one.log_path)
+            return _log_of(groups, which)
         except ControlError as error:
             if which.generation is None and (await client.fleet()).named(name):
                 raise  # it has no log yet: that of an earlier generation would be taken for it
@@ -161,7 +208,7 @@ def _logs_of(node: str, answer: dict[str, object], which: LoggedRank) -> Iterabl
                 yield one
 
 
-async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> AsyncIterator[bytes]:
+async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> AsyncGenerator[bytes]:
     """The last `tail` lines of a file on a node, then new bytes if `follow`, without end."""
     text, offset = await _all(channel, path, 0)
     lines = text.splitlines(keepends=True)

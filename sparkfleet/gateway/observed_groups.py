@@ -7,7 +7,7 @@ requests only, and they need not communicate.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from sparkfleet.gateway.policy.forecast import GroupForecast, GroupLoad, forecas
 from sparkfleet.gateway.policy.learned_speeds import LearnedSpeeds
 from sparkfleet.gateway.policy.prefix_cache import PrefixCaches
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
+from sparkfleet.gateway.policy.unusable_answers import UnusableAnswers
 from sparkfleet.gateway.request.prefix_blocks import ENDS, length_of
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed
@@ -60,7 +61,7 @@ class ObservedGroups:
     """Records what requests show of each group, and forecasts the next one on it.
 
     Counted here: requests in flight, prompts whose first token has not come, circuits, turns. In parts: `absences` (lacks of
-    engines), `learned` (speeds), `caches` (prefixes), `sessions`.
+    engines), `learned` (speeds), `caches` (prefixes), `sessions`, `unusable` (answers of no API).
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -79,6 +80,7 @@ class ObservedGroups:
         self.learned = LearnedSpeeds()
         self.caches = PrefixCaches()
         self.sessions = Sessions()
+        self.unusable = UnusableAnswers()
         self.on_end: Callable[[], None] = lambda: None
         """Called when a group has one request fewer, or the order of the groups has changed otherwise."""
         self.on_pause: Callable[[float], None] = lambda seconds: None
@@ -147,9 +149,16 @@ class ObservedGroups:
         circuit = self._circuits.get(app)
         return circuit.line(self._clock()) if circuit is not None else ""
 
+    def cannot_use(self, app: str, group: str, why: str, do: str) -> None:
+        """Counts an answer that no client can use; see `UnusableAnswers.note`."""
+        self.unusable.note(app, group, why, do, self._clock())
+
     def failing(self) -> tuple[str, ...]:
         """Groups that count as ready and fail again and again, each as a sentence with its last failure."""
-        return tuple(
+        return *self._lost_again(), *self.unusable.lasting()
+
+    def _lost_again(self) -> Iterator[str]:
+        yield from (
             f"{group} counts as ready, and requests fail there: {why}, {circuit.failures} times in a row."
             f" `sparkfleet logs {group}` shows its output."
             for app, (group, why) in self._failures.items()
@@ -206,6 +215,7 @@ class ObservedGroups:
         self._circuits = {app: circuit for app, circuit in self._circuits.items() if app in there}
         # Another engine may serve it the next time that it is ready.
         self._failures = {app: last for app, last in self._failures.items() if app in ready}
+        self.unusable.keep(ready)
         self._asked = {app: turn for app, turn in self._asked.items() if app in there}
         self.caches.keep(there)
         self.sessions.keep(there)

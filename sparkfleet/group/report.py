@@ -83,7 +83,9 @@ class GroupReport(NamedGroupValue):
     was_starting: bool = False
     """True if it failed before it was ready."""
     running: int = 0
+    """Requests that its engine works on; of a custom workload, whose API is not known, the open connections to its port."""
     waiting: int = 0
+    """Requests in its engine's queue."""
     unchecked: tuple[str, ...] = ()
     """Readings that the canary could not take, in words."""
     tokens: float | None = None
@@ -96,3 +98,8 @@ class GroupReport(NamedGroupValue):
     measured: dict[str, float] = Field(default_factory=dict)
     silent_s: float = 0.0
     """Seconds since its last report, if that is long: everything else here is then out of date."""
+
+    @property
+    def counts_connections(self) -> bool:
+        """True if `running` counts connections instead of requests."""
+        return self.engine == "custom"

@@ -13,6 +13,7 @@ from sparkfleet.controlplane.state.head_address import (
     read_address,
     write_address,
 )
+from sparkfleet.controlplane.state.taken_ports import refuse_endpoint_ports
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.listening import GatewayEntry
 from sparkfleet.node_daemon.error_answer import error_answer
@@ -38,7 +39,7 @@ async def change(request: UpRequest) -> list[str]:
     The files are written first: a controller or a gateway that starts again meanwhile reads them.
 
     Raises:
-        ControlError: the controller does not answer, or another program has the port.
+        ControlError: the controller does not answer, or another program or a deployment has the port.
     """
     paths, gateway = request.paths, request.inventory.gateway
     with alone(paths):
@@ -47,6 +48,9 @@ async def change(request: UpRequest) -> list[str]:
         if client is None or before is None:
             raise no_answer(paths)
         address = _next(before, gateway, gateway_entries(request.inventory))
+        async with client.again() as asking:
+            plans = [one.plan for one in (await asking.fleet()).deployments if one.plan is not None]
+        refuse_endpoint_ports(plans, address.endpoint_ports(request.inventory.head))
         if (address.gateway_host, address.gateway_port) != (before.gateway_host, before.gateway_port):
             check_port(address, own=address.gateway_port == before.gateway_port)
         check_certificate(address)

@@ -36,6 +36,7 @@ from sparkfleet.controlplane.state.head_address import (
     read_address,
 )
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.state.taken_ports import refuse_endpoint_ports
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
@@ -246,6 +247,21 @@ def check_port(address: HeadAddress, own: bool = False) -> None:
             means="The endpoint cannot listen there, so nothing was changed.",
             do="Stop that program, or set `gateway: {port: …}` in inventory.yaml (0: any free port).",
         )
+
+
+def check_declared_ports(paths: FleetPaths, request: UpRequest) -> None:
+    """Raises ControlError if a stored deployment has the endpoint's port: it starts first, and the gateway never would.
+
+    Does nothing if the store cannot be read: the controller reports why.
+    """
+    replaced = {one.spec.name for one in request.apply}
+    with contextlib.suppress(StoreError, sqlite3.Error):
+        if read_content(paths.database) is None:
+            return
+        with contextlib.closing(Store(paths.database)) as store:
+            stored = store.deployments.desired().values()
+        plans = (one.plan for one in stored if one.name not in replaced)
+        refuse_endpoint_ports(plans, request.inventory.endpoint_ports)
 
 
 def check_certificate(address: HeadAddress) -> None:

@@ -52,10 +52,14 @@ def begin_up(request: UpRequest) -> dict[str, str]:
     """Starts a watchdog on the head; returns the path of its outcome, and the service that starts it after a reboot.
 
     The same start that is under way goes on, and the answer has its origin (`begun_by`).
+
+    Raises:
+        ControlError: this node has another head, or a stored deployment has the endpoint's port.
     """
     paths = request.paths
     require_no_other_head(paths)
     _after_a_stop(paths)
+    node_lifecycle.check_declared_ports(paths, request)  # not after a reboot: most of the fleet would come up
     return _begin(paths, Role(python=sys.executable, up=_sealed(paths, request)))
 
 

@@ -47,6 +47,21 @@ def try_lock(path: Path) -> int | None:
     return None
 
 
+def is_locked(path: Path) -> bool:
+    """True if another process holds the lock file `path` now. Creates nothing."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def _still_there(path: Path, handle: int) -> bool:
     """True if `path` is still the locked file: some tools remove lock files while they hold them."""
     try:

@@ -61,10 +61,26 @@ async def survey(
     *,
     settings: StagingSettings | None = None,
 ) -> dict[str, NodeScan]:
-    """Scan all content of every node that answers."""
-    return await StagingNodes(channels, settings or StagingSettings(), progress).look(
-        (), LookRequest(everything=True)
-    )
+    """Scan all content of every node that answers. A directory that one node knows of is looked for on all of them."""
+    nodes = StagingNodes(channels, settings or StagingSettings(), progress)
+    seen = await nodes.look((), LookRequest(everything=True))
+    directories = {
+        held.name: held.manifest
+        for found in seen.values()
+        for held in found.everything
+        if held.kind == "directory" and held.manifest is not None
+    }
+    if not directories:
+        return seen
+    again = await nodes.look((), LookRequest(manifests=tuple(directories.values())))
+    return {node: _with_directories(found, again.get(node)) for node, found in seen.items()}
+
+
+def _with_directories(found: NodeScan, again: NodeScan | None) -> NodeScan:
+    known = {held.name for held in found.everything if held.kind == "directory"}
+    more = again.manifests if again is not None else ()
+    added = (held for held in more if held.held_bytes and held.name not in known)
+    return found.model_copy(update={"everything": (*found.everything, *added)})
 
 
 class _Stager:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from pydantic import ValidationError
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache
 from sparkfleet.remote.atomic_write import write_atomically
@@ -99,14 +102,15 @@ class DirectoryPlace:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._beside = target.with_name(f".{target.name}.staging")
+        self.beside = target.with_name(f".{target.name}.staging")
+        """Its temporary name."""
         # The name of the lock of built-in models: a model is not trained while it is copied.
         self.lock = target.with_name(f".{target.name}.lock")
 
     @property
     def root(self) -> Path:
         """The directory if it exists, else its temporary name."""
-        return self._target if self.published else self._beside
+        return self._target if self.published else self.beside
 
     @property
     def published(self) -> bool:
@@ -128,7 +132,7 @@ class DirectoryPlace:
     def publish(self, manifest: Manifest, revision: str) -> Path:
         """See `StoragePlace.publish`."""
         if not self.published:
-            self._beside.rename(self._target)
+            self.beside.rename(self._target)
         return self._target
 
 
@@ -159,6 +163,27 @@ def images_directory(cache: str) -> Path:
         return Path(cache) / ".images"
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else home() / ".cache") / "sparkfleet" / "images"
+
+
+def note_directory(manifest: Manifest, cache: str) -> None:
+    """Record what staging copies to or from a directory here: no cache lists it, and its copy may be interrupted."""
+    records = _directory_records(cache)
+    records.mkdir(parents=True, exist_ok=True)
+    path = records / f"{hashlib.sha256(manifest.name.encode()).hexdigest()}.json"
+    write_atomically(path, manifest.model_dump_json().encode())
+
+
+def noted_directories(cache: str) -> Iterator[Manifest]:
+    """Manifests of the directories that staging has copied to or from here. They may be gone since."""
+    for path in sorted(_directory_records(cache).glob("*.json")):
+        try:
+            yield Manifest.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+
+
+def _directory_records(cache: str) -> Path:
+    return images_directory(cache).with_name("directories")
 
 
 def home() -> Path:

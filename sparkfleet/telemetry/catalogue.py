@@ -270,10 +270,16 @@ GROUP_GIVEN_UP = _controller(
     "1 if a group is not started again until its deployment is applied again.",
 )
 GROUP_RUNNING = _controller(
-    "group_requests_running", "requests", "deployment group", "Requests that its engine works on."
+    "group_requests_running",
+    "requests",
+    "deployment group",
+    "Requests that its engine works on; of a custom workload the open connections to its port.",
 )
 GROUP_WAITING = _controller(
-    "group_requests_waiting", "requests", "deployment group", "Requests in its engine's queue."
+    "group_requests_waiting",
+    "requests",
+    "deployment group",
+    "Requests in its engine's queue; 0 for a custom workload, whose queue is not known.",
 )
 GROUP_SLOTS = _controller(
     "group_slots", "requests", "deployment group", "Requests that it is planned to decode together."

@@ -6,7 +6,7 @@ from controller_world import ADDRESS, World
 from sparkfleet.controlplane.clocks import Now
 from sparkfleet.controlplane.entry_watch import AWAY_S, LOOK_S
 from sparkfleet.gateway.listening import EntryOrder, GatewayEntry
-from sparkfleet.gateway.report import EntryReport
+from sparkfleet.gateway.report import EntryReport, GatewayReport
 
 ENTRY = GatewayEntry(node="spark2", host="0.0.0.0", name="10.0.0.2", target="192.168.100.10")
 SPREAD = ADDRESS.model_copy(update={"gateway_host": "0.0.0.0", "name": "10.0.0.1", "entries": (ENTRY,)})
@@ -34,9 +34,11 @@ def world(tmp_path, time):
 
 
 async def seen(world, time, seconds):
-    """Lets time pass, with a look every two seconds; warnings of the status afterwards."""
+    """Lets time pass with a gateway, and a look every two seconds; warnings of the status afterwards."""
+    gateway = GatewayReport(replica="r", url="http://a", metrics_url="", at=1.0)
     for _ in range(int(seconds / LOOK_S)):
         time.now += LOOK_S
+        world.controller.fleet.reports.gateway(gateway)
         await world.look()
         await world.controller.entries.look()
     return world.controller.queries.status().warnings

@@ -5,9 +5,11 @@ import sqlite3
 import pytest
 from controller_world import ADDRESS, report
 
+from sparkfleet.controlplane.gateway_control import MISSED_S
 from sparkfleet.controlplane.state import report_cache
 from sparkfleet.controlplane.views import routing_publisher
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
+from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.group.report import GroupPhase
 
 
@@ -25,6 +27,20 @@ async def test_an_address_whose_change_fails_is_not_used(world, monkeypatch):
         await gateways.listen(ADDRESS.model_copy(update={"gateway_port": 8001}), "me")
     assert gateways.address == ADDRESS
     assert (await world.table()).listening == ADDRESS.listening
+
+
+async def test_a_fleet_without_a_gateway_has_a_warning_until_one_reports(world, monkeypatch):
+    """Another program had its port: `status` showed the endpoint, and nothing was wrong with it."""
+    controller = world.controller
+    assert controller.queries.status().warnings == ()
+    monkeypatch.setattr(controller.fleet.reports, "_began", controller.fleet.reports._began - MISSED_S)
+    (words,) = controller.queries.status().warnings
+    assert words.startswith("No gateway has reported for 20 s, so requests to http://127.0.0.1:8000/v1 fail.")
+    assert "port 8000" in words
+    await controller.intake.register_gateway(
+        GatewayReport(replica="r", url="http://127.0.0.1:8000", metrics_url="", at=1.0)
+    )
+    assert controller.queries.status().warnings == ()
 
 
 def tables_at_ends(world, monkeypatch):

@@ -1,8 +1,10 @@
+from types import SimpleNamespace
+
 import pytest
 
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet import rank_logs as module
-from sparkfleet.fleet.rank_logs import LoggedRank, newest_rank, rank_log, read_log
+from sparkfleet.fleet.rank_logs import LoggedRank, StoredLog, newest_rank, rank_log, read_log
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.local import LocalChannel
@@ -62,7 +64,7 @@ def group(generation, *ranks, replica=0):
     return GroupReport.model_construct(
         generation=generation,
         replica=replica,
-        ranks=tuple(RankReport.model_construct(rank=rank, log_path=path) for rank, path in ranks),
+        ranks=tuple(RankReport.model_construct(rank=rank, node="n", log_path=path) for rank, path in ranks),
     )
 
 
@@ -82,6 +84,41 @@ def test_the_newest_generation_with_a_log_counts():
     assert raised.value.do == (
         "Groups with a log: tiny/g1/0, tiny/g2/0, tiny/g9/1. `sparkfleet logs tiny/g1/0` prints one."
     )
+
+
+class Client:
+    """A controller whose deployment has these groups; None: it has no deployment."""
+
+    def __init__(self, *groups):
+        self.groups = groups
+
+    def again(self):
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        pass
+
+    async def fleet(self):
+        one = None if self.groups == (None,) else SimpleNamespace(name="tiny", groups=self.groups)
+        return SimpleNamespace(named=lambda name: one)
+
+
+async def test_a_followed_log_goes_on_with_that_of_the_next_generation_and_ends_with_the_deployment():
+    """`logs -f` showed "stopped" for ever: the group that replaced it writes another file."""
+    found = StoredLog("n", "/old", 1, 1)
+    log_now = module._log_now
+    either = LoggedRank("tiny")
+    old, new, other = group(1, (0, "/old"), replica=1), group(2, (0, "/new"), replica=1), group(9, (0, "/b"))
+    assert await log_now(Client(old, other), either, found) == found
+    assert (await log_now(Client(new, other), either, found)).path == "/new"
+    assert await log_now(Client(other), either, found) == found, "another replica is not its successor"
+    assert await log_now(Client(None), either, found) is None
+    named = LoggedRank("tiny", 1, 1)
+    assert await log_now(Client(old, new), named, found) == found
+    assert await log_now(Client(new), named, found) is None
 
 
 def test_the_first_replica_that_is_left_counts_if_none_is_named():

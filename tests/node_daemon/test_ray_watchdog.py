@@ -1,6 +1,7 @@
 """The watchdog of a node: files that vanish under it, `up` and `down` at once, and what it writes down."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import threading
@@ -11,8 +12,11 @@ from control_values import deployment, inventory, joining, plan
 from tmpfiles import is_cleaned
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, Role, UpRequest
+from sparkfleet.controlplane.state.store import Store
+from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
 from sparkfleet.node_daemon.role_guard import read_role, write_role
+from sparkfleet.specs.inventory import Gateway
 
 SECRET = "hunter2-of-the-owner"
 
@@ -74,6 +78,21 @@ def test_values_of_env_are_not_in_the_role(paths, started):
     assert dict(kept.plan.groups[0].choice.candidate.env) == dict(kept.spec.env)
     for file in paths.root.rglob("*"):
         assert not file.is_file() or SECRET.encode() not in file.read_bytes()
+
+
+def test_an_endpoint_at_the_port_of_a_stored_deployment_is_refused_before_anything_starts(paths, started):
+    """The workload, which starts before Ray, had the port, the fleet was "Up", and its gateway never listened."""
+    with contextlib.closing(Store(paths.database)) as store:
+        store.deployments.put(deployment(), plan(engine="custom", port=5005), "me")
+    request = up(paths)
+    inventory = request.inventory.model_copy(update={"gateway": Gateway(port=5005)})
+    taken = request.model_copy(update={"inventory": inventory})
+    with pytest.raises(ControlError, match="tiny has port 5005 of this"):
+        ray_watchdog.begin_up(taken)
+    assert (started, paths.role.exists()) == ([], False)
+    other = ApplyRequest(spec=deployment(), plan=plan(engine="custom", port=5006), who="me")
+    ray_watchdog.begin_up(taken.model_copy(update={"apply": (other,)}))
+    assert started == [paths.label]
 
 
 @pytest.mark.parametrize("begin", ["up", "join"])

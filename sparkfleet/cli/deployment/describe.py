@@ -20,7 +20,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
-from sparkfleet.fleet.report.status_lines import indented
+from sparkfleet.fleet.report.status_lines import indented, load_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain.plan import explain_plan
@@ -68,7 +68,8 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
         for line in rung_lines(deployment, group):
             for each in indented(line, "    "):
                 console.print(each, markup=False)
-        console.print(f"    running {group.running}, waiting {group.waiting}")
+        rung = deployment.rung_of(group)
+        console.print(f"    {load_words(group, rung.candidate if rung else None)}")
         for rank in group.ranks:
             console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")
         for line in indented(group.detail, "    "):

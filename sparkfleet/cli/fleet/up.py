@@ -56,12 +56,15 @@ def _print(session: Session, brought: BroughtUp) -> None:
             "endpoint": brought.client.address.endpoint,
             "changed": brought.changed,
             "left_by_a_reboot": list(brought.left_by_a_reboot),
+            "without_nodes": brought.without_nodes,
         }
     )
 
 
 async def _advise(session: Session, brought: BroughtUp) -> None:
-    """Print advice for the nodes that were started."""
+    """Print advice for the nodes that were started, and for deployments that have none."""
+    if brought.without_nodes:
+        console.print(brought.without_nodes, markup=False)
     if brought.left_by_a_reboot:
         names = ", ".join(brought.left_by_a_reboot)
         console.print(f"{names}: has neither systemd nor cron; after a reboot, run `sparkfleet up` again.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 import typer
@@ -58,7 +58,8 @@ KeepOption = Annotated[
 
 @app.command("list")
 def list_models(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show every model in the caches of the nodes, with the share that is there if it is incomplete."""
+    """Show every model in the caches of the nodes, and directories that were copied between them, with the share that is
+    there if it is incomplete."""
     return run(_list(open_session(inventory), json))
 
 
@@ -99,7 +100,7 @@ def prune(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> int:
-    """Remove models that no deployment uses from the nodes' Hub caches. Asks first."""
+    """Remove models that no deployment uses from the nodes' Hub caches, and interrupted copies. Asks first."""
     return run(_prune(open_session(inventory), frozenset(keep or ()), yes, json))
 
 
@@ -116,6 +117,8 @@ async def _list(session: Session, json: bool) -> int:
         )
         return Exit.DONE
     console.print(model_table(held.rows) if held.rows else "No node has a model.")
+    for line in interrupted_lines(held.rows):
+        console.print(line, markup=False)
     free = ", ".join(f"{gb(size)} on {node}" for node, size in held.free_bytes.items())
     console.print(
         f"Free: {free}. `sparkfleet prune` shows what no deployment uses, and removes it if you agree."
@@ -144,7 +147,9 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
     if json:
         print_json({"version": OUTPUT_VERSION, "removed": [one._asdict() for one in removed]})
     elif not doomed:
-        console.print("Nothing to remove: no model of the Hub's caches is unused.")
+        console.print(
+            "Nothing to remove: no model of the Hub's caches is unused, and no copy was interrupted."
+        )
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
         console.print(f"Removed {plural(len(doomed), 'model')}: {gb(freed)} freed.")
@@ -154,7 +159,8 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
 def model_table(rows: Iterable[ModelRow]) -> Table:
     """Models with their sizes and nodes, as `models list` prints them."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("MODEL", "REVISION", "SIZE", "ON"):
+    table.add_column("MODEL", overflow="fold")  # the end of a path is its name
+    for heading in ("REVISION", "SIZE", "ON"):
         table.add_column(heading)
     for row in rows:
         first, nodes = row
@@ -163,6 +169,22 @@ def model_table(rows: Iterable[ModelRow]) -> Table:
         revision = " ".join((first.commit[:7], *first.revisions)).strip()
         table.add_row(first.name, revision or "–", gb(total), on)
     return table
+
+
+def interrupted_lines(rows: Iterable[ModelRow]) -> Iterator[str]:
+    """A line for each interrupted copy of a directory, with the commands that continue and remove it."""
+    for row in rows:
+        for node, held in row[1].items():
+            if held.is_interrupted:
+                goes_on = (
+                    "the next `sparkfleet apply` that needs it continues it"
+                    if held.kind == "image"
+                    else f"`sparkfleet models push {held.name} --nodes {node}` continues it"
+                )
+                yield (
+                    f"{node}: the copy of {held.name} was interrupted, {gb(held.held_bytes)} of {gb(whole_bytes(row))} "
+                    f"are in {held.path}: {goes_on}, `sparkfleet models prune` removes it."
+                )
 
 
 def _share(node: str, held: HeldVersion, total: int) -> str:
@@ -181,7 +203,12 @@ def _as_json(row: ModelRow) -> dict[str, Any]:
         "revisions": list(first.revisions),
         "bytes": whole_bytes(row),
         "nodes": {
-            node: {"complete": held.complete, "bytes": held.held_bytes, "path": held.path}
+            node: {
+                "complete": held.complete,
+                "interrupted": held.is_interrupted,
+                "bytes": held.held_bytes,
+                "path": held.path,
+            }
             for node, held in nodes.items()
         },
     }

@@ -104,7 +104,7 @@ def group_cells(row: GroupRow, *, narrow: bool) -> Sequence[Text]:
     if row.detail:
         state.append(f" {_short(visible(row.detail), _detail_room(narrow=narrow))}", style="default")
     rate = Text("–" if row.tps is None else f"{row.tps:.1f}", justify="right")
-    running = Text(f"{row.running} of {row.slots}" if row.slots else f"{row.running}", justify="right")
+    running = Text(_running(row), justify="right")
     line = Text(sparkline(row.history, 12 if narrow else 24), style="cyan")
     first, rest = (
         (_name(row.name, narrow=narrow), state),
@@ -115,6 +115,13 @@ def group_cells(row: GroupRow, *, narrow: bool) -> Sequence[Text]:
     accepted = Text("–" if row.acceptance is None else f"{row.acceptance:.0%}", justify="right")
     memory = Text("–" if row.memory is None else gib(row.memory), justify="right")
     return (*first, Text(visible(row.where)), *rest, memory, accepted, Text(_one_user(row)))
+
+
+def _running(row: GroupRow) -> str:
+    """`3 of 16`, or `3 conn.` if open connections are all that is known."""
+    if row.counts_connections:
+        return f"{row.running} conn."
+    return f"{row.running} of {row.slots}" if row.slots else f"{row.running}"
 
 
 def _one_user(row: GroupRow) -> str:

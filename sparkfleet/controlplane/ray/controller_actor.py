@@ -25,10 +25,11 @@ from sparkfleet.controlplane.controller_life import ControllerLife
 from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
 from sparkfleet.controlplane.ray.entry_actor import EntryActors
+from sparkfleet.controlplane.ray.gateway_upkeep import deploy_gateway, keep_gateway
 from sparkfleet.controlplane.ray.node_actor import NodeActors, rails_of
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
-from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend, app_statuses, run_without_waiting
-from sparkfleet.controlplane.serve_backend import CONTROLLER, GATEWAY_APP, NAMESPACE
+from sparkfleet.controlplane.ray.ray_serve_backend import RayServeBackend
+from sparkfleet.controlplane.serve_backend import CONTROLLER, NAMESPACE
 from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.launches import launch_for
@@ -43,7 +44,7 @@ from sparkfleet.controlplane.store_safety.store_watch import StoreWatch
 from sparkfleet.controlplane.views.page_view import MOST_EVENTS, page_view
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest
-from sparkfleet.gateway.ray_serve import GatewayConfig, gateway_app
+from sparkfleet.gateway.ray_serve import GatewayConfig
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey
@@ -240,7 +241,9 @@ class ControllerActor:
 
     async def _serve_and_gateway(self) -> None:
         await asyncio.to_thread(serve.start, proxy_location=ProxyLocation.Disabled)
-        await asyncio.to_thread(_deploy_gateway, self._config.gateway, self._config.inventory.head)
+        gateway = (self._config.gateway, self._config.inventory.head)
+        await asyncio.to_thread(deploy_gateway, *gateway)
+        self._keeping = asyncio.create_task(keep_gateway(*gateway))
 
     async def _running(self) -> tuple[App, ...]:
         """Everything that exists, while the store cannot be opened. Gateways serve meanwhile if they have a table."""
@@ -262,13 +265,6 @@ def _log_to(path: Path) -> None:
         handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1)
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         logging.getLogger("sparkfleet").addHandler(handler)
-
-
-def _deploy_gateway(config: GatewayConfig, head: str) -> None:
-    """Deploys the gateway if it does not exist: a second deploy would replace replicas that serve."""
-    if all(app.name != GATEWAY_APP for app in app_statuses()):
-        target = gateway_app(config, {NODE_LABEL: head})
-        run_without_waiting(serve.RunTarget(target=target, name=GATEWAY_APP, route_prefix=None))
 
 
 def create(config: ControllerConfig) -> None:

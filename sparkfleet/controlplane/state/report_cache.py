@@ -40,6 +40,7 @@ class ReportCache:
         self._steady = steady
         self._groups: dict[str, tuple[float, GroupReport]] = {}
         self._gateways: dict[str, tuple[float, GatewayReport]] = {}
+        self._began = steady()
         self._repeated: set[str] = set()
         """Groups whose next report counts as a change."""
         self._numbers: dict[str, dict[str, int]] = {}
@@ -124,6 +125,12 @@ class ReportCache:
         """Reports of gateway replicas that are not silent: the others were replaced."""
         now = self._steady()
         return tuple(report for at, report in self._gateways.values() if now - at < STALE_S)
+
+    @property
+    def gateway_silent_s(self) -> float:
+        """Seconds since the last report of a gateway, or since this began if none has reported."""
+        newest = max((at for at, _ in self._gateways.values()), default=self._began)
+        return self._steady() - newest
 
     def forget(self, keep: Collection[GroupKey]) -> None:
         """Drops reports of other groups."""

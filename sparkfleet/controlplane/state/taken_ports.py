@@ -1,5 +1,5 @@
-"""Refuses a stored plan whose declared port the gateway or another deployment has on the same node. Pure: a new plan avoids
-such ports."""
+"""Refuses a stored plan whose declared port the gateway or another deployment has on the same node, and an endpoint at the
+port of a deployment. Pure: a new plan avoids such ports."""
 
 from __future__ import annotations
 
@@ -34,4 +34,22 @@ def refuse_taken_ports(
                 means="Nothing was changed: the second of two that listen on one port does not start.",
                 do=f"Give {other.name} another `port` (also in its `command`) and apply it, or"
                 f" `sparkfleet delete {other.name}`; or apply {plan.name} with another port.",
+            )
+
+
+def refuse_endpoint_ports(plans: Iterable[DeploymentPlan], endpoint_ports: Iterable[tuple[str, int]]) -> None:
+    """Raises ControlError if a deployment has a port at which the endpoint is to listen.
+
+    Args:
+        plans: of all deployments.
+        endpoint_ports: as for `refuse_taken_ports`.
+    """
+    wanted = frozenset(endpoint_ports)
+    for plan in plans:
+        for node, port in sorted(plan.declared_ports & wanted):
+            raise ControlError(
+                f"{plan.name} has port {port} of {node}, at which the endpoint is to listen.",
+                means="Nothing was changed: the second of two that listen on one port does not start.",
+                do=f"Give the endpoint another port in the inventory, `gateway: {{port: …}}`; or give {plan.name} another"
+                f" `port` (also in its `command`) and apply it, or `sparkfleet delete {plan.name}`, first.",
             )

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
 from sparkfleet.fleet.node_starts import TakenDown
+from sparkfleet.fleet.nodes.node_set import without_their_nodes
 from sparkfleet.fleet.planning.step_times import (
     FLEET,
     StepTimer,
@@ -37,6 +38,8 @@ class BroughtUp(NamedTuple):
     """False if every node was up already."""
     left_by_a_reboot: tuple[str, ...]
     """Nodes without systemd and cron, which stay down after a reboot."""
+    without_nodes: str = ""
+    """Deployments that do not start for want of their nodes, in words; "" for none."""
 
 
 async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path | None = None) -> BroughtUp:
@@ -61,7 +64,10 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
         client = await session.lifecycle.bring_up((), timer, wheels, joined)
     save_step_times(file, FLEET, timer.times)
     client = await _with_its_gateway(session, client) or client
-    return BroughtUp(client, changed=True, left_by_a_reboot=session.lifecycle.left_by_a_reboot)
+    lacking = await _without_their_nodes(session, client)
+    return BroughtUp(
+        client, changed=True, left_by_a_reboot=session.lifecycle.left_by_a_reboot, without_nodes=lacking
+    )
 
 
 async def _with_its_gateway(session: Session, client: FleetClient) -> FleetClient | None:
@@ -74,6 +80,14 @@ async def _with_its_gateway(session: Session, client: FleetClient) -> FleetClien
         return None
     await change_gateway(session)
     return await session.controller()
+
+
+async def _without_their_nodes(session: Session, client: FleetClient) -> str:
+    try:
+        async with client.again() as asking:
+            return without_their_nodes(session.inventory, await asking.fleet())
+    except ControlError:
+        return ""  # the fleet is up all the same, and `status` has it
 
 
 async def _controller(session: Session) -> FleetClient | None:

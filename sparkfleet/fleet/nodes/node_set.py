@@ -40,6 +40,29 @@ def other_nodes(inventory: Inventory, status: FleetStatus | None) -> ControlErro
     )
 
 
+def without_their_nodes(inventory: Inventory, status: FleetStatus) -> str:
+    """Deployments that do not start for want of nodes that the inventory does not have, in words; "" for none."""
+    names: list[str] = []
+    missing: set[str] = set()
+    for one in status.deployments:
+        planned = (
+            {node for group in one.plan.groups for node in group.choice.candidate.shape.nodes}
+            if one.plan
+            else set()
+        )
+        if unknown := planned - inventory.nodes.keys():
+            names.append(one.name)
+            missing |= unknown
+    if not names:
+        return ""
+    is_one = len(names) == 1
+    return (
+        f"{', '.join(names)} {'does' if is_one else 'do'} not start: {'its plan needs' if is_one else 'their plans need'}"
+        f" {', '.join(sorted(missing))}, which the inventory does not have. `sparkfleet apply` with"
+        f" {'its file plans it' if is_one else 'their files plans them'} for the present nodes."
+    )
+
+
 def require_known_nodes(
     inventory: Inventory, status: FleetStatus | None, plans: Iterable[DeploymentPlan]
 ) -> None:

@@ -81,7 +81,26 @@ def decide(
         for spec in specs
         if (one := found.of(spec.name)) is not None
     ]
-    return FleetDecision(found, planned)
+    return FleetDecision(found, [_with_others(one, specs, status) for one in planned])
+
+
+def _with_others(
+    one: PlannedDeployment, specs: Sequence[Deployment], status: FleetStatus | None
+) -> PlannedDeployment:
+    """The same with the running deployments of its model that these specs do not name, if it is a new one."""
+    if status is None or desired_before(one.spec.name, status) is not None:
+        return one
+    named = {spec.name for spec in specs}
+    others = tuple(
+        name
+        for name, plan in running_plans(status).items()
+        if name not in named and _models_of(plan) & _models_of(one.plan)
+    )
+    return one.model_copy(update={"change": one.change.model_copy(update={"beside": others})})
+
+
+def _models_of(plan: DeploymentPlan) -> set[str]:
+    return {group.choice.candidate.model for group in plan.groups}
 
 
 def planned_with(

@@ -72,6 +72,8 @@ class GroupRow(NamedTuple):
     history: Sequence[float] = ()
     """The last rates, oldest first."""
     running: int = 0
+    counts_connections: bool = False
+    """True for a custom workload: `running` are open connections, as its requests are not counted."""
     slots: int = 0
     """Requests at once that it was planned for; 0: not known."""
     waiting: int = 0
@@ -99,6 +101,7 @@ class LiveView(NamedTuple):
     tps: float | None = None
     """Of all groups that count tokens."""
     running: int = 0
+    """Requests; a custom workload's are not counted."""
     waiting: int = 0
     """At the gateway and in the queues of engines."""
     nodes: Sequence[NodeRow] = ()
@@ -155,7 +158,7 @@ class LiveReadings:
             endpoint=status.endpoint,
             trouble=tuple(filter(None, (status.trouble, *status.warnings, *status.gateway_troubles))),
             tps=sum(rates) if rates else None,
-            running=sum(group.running for group in groups),
+            running=sum(group.running for group in groups if not group.counts_connections),
             waiting=sum(group.waiting for group in status.groups)
             + sum(one.waiting for one in status.gateways),
             nodes=tuple(_nodes(found)),
@@ -184,6 +187,7 @@ class LiveReadings:
             tps=rate,
             history=tuple(history),
             running=group.running,
+            counts_connections=group.counts_connections,
             slots=(candidate.concurrency or 0) if candidate else 0,
             acceptance=group.accepted / group.drafted if group.drafted else None,
             measured_tps=group.measured.get("decode_tps"),

@@ -20,8 +20,10 @@ from sparkfleet.units import GIB, gib, gib_of, plural, short_number
 DAY_S = 86_400
 HISTORY_S = 3600.0
 """Restarts are counted over the last hour."""
-STARTS = frozenset({"deploy", "preparing"})
-"""Kinds of events with which a start of a group begins."""
+STARTS = frozenset({"deploy", "preparing", "starting"})
+"""Kinds of events with which a start of a group begins. Ray Serve restarts a group that has served: no `deploy` then."""
+ENDS = frozenset({"ready", "draining", "stopped", "failed"})
+"""Kinds of events with which a start, or the life of a started group, ends."""
 INDENT = "  "
 TAKEN_DOWN = (
     "The fleet is being taken down, or a `sparkfleet down` did not end: nothing that was applied runs.\n"
@@ -153,7 +155,7 @@ def _group_lines(
     if group.silent_s:
         yield f"no report for {group.silent_s:.0f} s; it was {group.phase.value}"
     elif group.phase is GroupPhase.READY:
-        yield _load(group, candidate)
+        yield load_words(group, candidate)
         if group.name in past.drained:
             yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
         if words := _speed(deployment, group):
@@ -168,14 +170,15 @@ def _group_lines(
                 f" (`sparkfleet describe {deployment.name}`)"
             )
     elif group.phase in (*BEGINNING, GroupPhase.PROBING):
-        yield _start(deployment, group, past)
+        yield _start(deployment, group, candidate, past)
     else:
         yield " · ".join(filter(None, (group.phase.value, group.detail)))
     yield from _restarts(group, past)
 
 
-def _load(group: GroupReport, candidate: Candidate | None) -> str:
-    if group.engine == "custom":
+def load_words(group: GroupReport, candidate: Candidate | None) -> str:
+    """`2 of 16 requests running, 1 waiting`, or `1 open connection; its requests are not counted`."""
+    if group.counts_connections:
         return f"{plural(group.running, 'open connection')}; its requests are not counted"
     lanes = f" of {candidate.concurrency}" if candidate and candidate.concurrency else ""
     return f"{group.running}{lanes} requests running, {group.waiting} waiting"
@@ -222,16 +225,35 @@ def _needed(memory: Band) -> str:
     return f"predicted {short_number(memory.low / GIB)}–{short_number(memory.high / GIB)}"
 
 
-def _start(deployment: DeploymentStatus, group: GroupReport, past: _Past) -> str:
+def _start(deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past) -> str:
     """`loading 40 % · 2 min 10 s of about 4 min (last start)`."""
-    began = max(
-        (event.at for event in past.recent if event.subject == group.name and event.kind in STARTS),
-        default=group.since,
-    )
     step = " ".join(filter(None, (step_of_group(group).value, step_detail(group))))
-    last = past.last_start(deployment.plan) if deployment.plan else None
-    expected = f" of about {duration_words(last)} (last start)" if last else ""
-    return f"{step} · {duration_words(past.now - began)}{expected}"
+    expected = _expected(deployment, group, candidate, past)
+    return f"{step} · {duration_words(past.now - _began(group, past.recent))}{expected}"
+
+
+def _began(group: GroupReport, recent: Sequence[Event]) -> float:
+    """Unix seconds of the first event of the start that goes on: a start before that one has ended."""
+    began = None
+    for event in recent:
+        if event.subject == group.name and event.kind in ENDS:
+            began = None
+        elif event.subject == group.name and event.kind in STARTS and began is None:
+            began = event.at
+    return group.since if began is None else began
+
+
+def _expected(
+    deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past
+) -> str:
+    """` of about 4 min (last start)`; "" if it is not what the plan starts: of another generation, or a lower rung."""
+    at = deployment.index_of(group.group)
+    if deployment.plan is None or at is None or candidate is None:
+        return ""
+    if candidate != deployment.plan.groups[at].choice.candidate:
+        return ""
+    last = past.last_start(deployment.plan)
+    return f" of about {duration_words(last)} (last start)" if last else ""
 
 
 def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:

@@ -49,7 +49,10 @@ class RemovedModel(NamedTuple):
 
 
 async def models_held(session: Session, on_event: OnEvent) -> ModelsHeld:
-    """List every model in the caches of the nodes. Raises NodeError if a node does not answer."""
+    """List every model in the caches of the nodes, and the directories that staging has copied to or from them.
+
+    Raises NodeError if a node does not answer.
+    """
     settings = await staging_settings(session, on_event)
     seen = await survey(session.channels, moving(session, on_event), settings=settings)
     return ModelsHeld(tuple(grouped(seen)), {node: found.free_bytes for node, found in seen.items()})
@@ -64,7 +67,7 @@ async def stage_model(session: Session, need: Need, on_event: OnEvent) -> Staged
 
 
 async def unused_models(session: Session, keep: frozenset[str], on_event: OnEvent) -> tuple[ModelRow, ...]:
-    """Models of the Hub's caches that no deployment uses. Removes nothing.
+    """Models of the Hub's caches and interrupted copies of directories that no deployment uses. Removes nothing.
 
     Args:
         session: the fleet; it has to be up, because the controller knows the deployments.
@@ -73,7 +76,15 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
     async with await session.controller() as client:
         used = used_names(await client.fleet()) | keep
     held = await models_held(session, on_event)
-    return tuple(row for row in held.rows if row[0].kind == "hub" and row[0].name not in used)
+    unused = (row for row in held.rows if not {row[0].name, row[0].name.partition("@")[0]} & used)
+    return tuple(
+        row if row[0].kind == "hub" else (row[0], left) for row in unused if (left := removable(row))
+    )
+
+
+def removable(row: ModelRow) -> dict[str, HeldVersion]:
+    """Of a model of the Hub every copy; of a directory, which is its owner's, the interrupted ones. By node."""
+    return {node: held for node, held in row[1].items() if held.kind == "hub" or held.is_interrupted}
 
 
 async def remove_models(
@@ -87,7 +98,9 @@ async def remove_models(
 async def _remove(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
     freed = {}
     for node in nodes:
-        request = RemoveRequest(name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node))
+        request = RemoveRequest(
+            name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node), kind=held.kind
+        )
         freed[node] = (await fleet.ask(node, "remove", request, Removed)).freed_bytes
     return RemovedModel(held.name, held.commit, freed)
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from http import HTTPStatus
 
 from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.candidate_groups import CandidateGroups
@@ -140,6 +141,7 @@ class Attempts:
             return None
         self._sent += answer.deliveries
         if not answer.engine_is_failing:
+            self._judge(engine, answer)
             return answer
         self._fail(engine, f"it answered {answer.status}")
         self._deliveries += answer.deliveries
@@ -153,7 +155,8 @@ class Attempts:
         """
         self._hold(answer)  # it is closed if the client leaves meanwhile
         answer.error = await read_error(answer)
-        why = unfitness(answer.error, answer.status, has_audio=self._candidates.needs.audio)
+        name = self._candidates.model.name
+        why = unfitness(answer.error, answer.status, has_audio=self._candidates.needs.audio, model=name)
         if why is None:
             self._held = None
             return False
@@ -162,12 +165,34 @@ class Attempts:
             known = (*self._candidates.groups, *self._candidates.external)
             own = (one.context or 0 for one in known if one.app == engine.app)
             self._context = max([self._context, *own])
+        elif why == "model":
+            self._candidates.observed.cannot_use(
+                engine.app,
+                engine.group,
+                f"it answered 404, as it does not know the model {name}",
+                f"Its command has to serve the model as {name}, the name of the deployment.",
+            )
         else:
             for what in self._candidates.engine_needs:
                 if (what == AUDIO) == (why == "audio"):
                     self._candidates.observed.absences.note(engine.app, what)
         self._unfit.add(engine.app)
         return True
+
+    def _judge(self, engine: EngineEndpoint, answer: UpstreamAnswer) -> None:
+        """Counts a page for people on a path of the API; any other answer without an error ends the count."""
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            return
+        path = next((what for what in self._candidates.engine_needs if what != AUDIO), "")
+        if not (answer.is_page and path):
+            self._candidates.observed.unusable.end(engine.app)
+            return
+        self._candidates.observed.cannot_use(
+            engine.app,
+            engine.group,
+            f"it answered {answer.status} with a web page to {path}",
+            "Its command has to serve the API at that path of its port.",
+        )
 
     def _may_fit(self, group: GroupEntry) -> bool:
         return group.app not in self._unfit and (group.context is None or group.context > self._context)

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from sparkfleet.gateway.engine.connection import EngineConnectionLost
 from sparkfleet.gateway.engine.upstream import UpstreamAnswer
 from sparkfleet.gateway.errors.api_error import PROMPT_TOO_LONG, Dialect, error_json
+from sparkfleet.gateway.policy.unusable_answers import names_model
 
 LONGEST = 1 << 20
 """Bytes of an error that are read: some repeat the request that they refuse."""
@@ -23,8 +24,9 @@ LONGEST_TEXT = 4000
 """Characters of an error without JSON that are passed on."""
 READ_S = 10.0
 """Time limit for an error's body: a failing server may never end it."""
+NOT_FOUND = 404
 NOT_IMPLEMENTED = 501
-Unfitness = Literal["path", "context", "audio"]
+Unfitness = Literal["path", "context", "audio", "model"]
 """Lack of an engine for which it refuses a request that another group may serve."""
 _TOO_LONG = re.compile(
     r"(?:maximum|available) context (?:length|size)|model's context length|maximum (?:model|input|sequence) length"
@@ -67,23 +69,26 @@ def in_dialect(body: bytes, status: int, dialect: Dialect) -> bytes:
     )
 
 
-def unfitness(body: bytes, status: int, *, has_audio: bool) -> Unfitness | None:
+def unfitness(body: bytes, status: int, *, has_audio: bool, model: str = "") -> Unfitness | None:
     """The lack of the engine for which it refused a request; None if the fault is the request's own.
 
     Args:
         body, status: the engine's error.
         has_audio: the request has sound.
+        model: the name that the engine was asked for; "" if the client has chosen it.
     """
     if lacks_path(body, status):
         return "path"
-    if status not in _OF_LENGTH:
-        return None
     fields = _fields(body)
     parts = (
         *(fields.get(name) for name in ("message", "code", "type", "detail")),
         _parsed(body).get("error"),
     )
     said = " ".join(map(_text, parts))
+    if status == NOT_FOUND:
+        return "model" if model and names_model(said, model) else None
+    if status not in _OF_LENGTH:
+        return None
     if _TOO_LONG.search(said):
         return "context"
     return "audio" if has_audio and _NO_SOUND.search(said.lower()) else None

@@ -24,6 +24,7 @@ from sparkfleet.gateway.engine.external import (
     read_key,
     target_of,
 )
+from sparkfleet.gateway.engine.own_address import REFERENCES, without_own_address
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER, MODEL_HEADER, PRIORITY_HEADER
 from sparkfleet.gateway.routing_table import ExternalAddress
 
@@ -86,6 +87,8 @@ class UpstreamAnswer:
     connection: EngineConnection
     first: bytes
     _pool: EnginePool
+    url: str
+    """The engine's, as `EngineEndpoint.url`."""
     is_external: bool = False
     """True if it comes from outside the fleet."""
     deliveries: int = 1
@@ -105,6 +108,11 @@ class UpstreamAnswer:
     def is_stream(self) -> bool:
         """True if it is a stream of server-sent events."""
         return self._header(b"content-type").partition(b";")[0].strip().lower() == b"text/event-stream"
+
+    @property
+    def is_page(self) -> bool:
+        """True if it is a page for people in place of an API's answer."""
+        return self._header(b"content-type").partition(b";")[0].strip().lower() == b"text/html"
 
     @property
     def is_error(self) -> bool:
@@ -134,7 +142,7 @@ class UpstreamAnswer:
             return [(name, value) for name, value in raw if name in ANSWER_HEADERS]
         named = _named_by_connection(raw)
         return [
-            (name, value)
+            (name, value if name not in REFERENCES else without_own_address(value, self.url))
             for name, value in raw
             if name not in _NOT_FOR_CLIENTS and name not in named and not name.startswith(b"access-control-")
         ]
@@ -241,7 +249,7 @@ class Upstream:
                     deliveries=0,
                 )
             first = await connection.readany()
-            return UpstreamAnswer(connection, first, self._pool, engine.external is not None)
+            return UpstreamAnswer(connection, first, self._pool, engine.url, engine.external is not None)
         except BaseException:
             self._pool.give_back(connection)
             raise

@@ -103,6 +103,7 @@ class GroupView(Value):
     share: float | None = None
     """Share of the phase that is done."""
     running: int = 0
+    """Requests that its engine works on; of the engine `custom` open connections."""
     waiting: int = 0
     slots: int = 0
     tokens: float | None = None

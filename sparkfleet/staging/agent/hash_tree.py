@@ -19,7 +19,7 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import MAX_FILES, File, Kind, Manifest, by_path
-from sparkfleet.staging.storage_layout import PART, READ_BYTES, directory_of, images_directory
+from sparkfleet.staging.storage_layout import PART, READ_BYTES, directory_of, images_directory, note_directory
 from sparkfleet.values import Value
 
 THREADS = 4
@@ -58,7 +58,10 @@ def work(request: SealRequest, reporter: LineReporter) -> Manifest:
         raise StagingError(f"{directory} is empty.")
     digests = {signature: file.digest for signature, file in sealed}
     write_atomically(notes, _Known(digests=digests).model_dump_json().encode())
-    return Manifest(kind=request.kind, name=request.name, files=by_path(file for _, file in sealed))
+    manifest = Manifest(kind=request.kind, name=request.name, files=by_path(file for _, file in sealed))
+    if request.kind == "directory":
+        note_directory(manifest, request.cache)
+    return manifest
 
 
 class _Counter:

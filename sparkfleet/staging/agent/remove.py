@@ -1,4 +1,5 @@
-"""`python -m sparkfleet.staging.agent.remove`, on a node: removes one version of a model from its cache."""
+"""`python -m sparkfleet.staging.agent.remove`, on a node: removes one version of a model from its cache, or the interrupted
+copy of a directory."""
 
 from __future__ import annotations
 
@@ -15,17 +16,18 @@ from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.scan import references
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.locks import try_lock
-from sparkfleet.staging.manifest import COMMIT, Manifest, StagingItem
-from sparkfleet.staging.storage_layout import PART, HubPlace, hub_directory, size_of
+from sparkfleet.staging.manifest import COMMIT, Kind, Manifest, StagingItem
+from sparkfleet.staging.storage_layout import PART, DirectoryPlace, HubPlace, place_of, size_of
 from sparkfleet.values import Value
 
 
 class RemoveRequest(Value):
-    """A commit of a model of the Hub."""
+    """A commit of a model of the Hub; or the name of a directory, of which only an interrupted copy is removed."""
 
     name: str
-    commit: str
+    commit: str = ""
     cache: str = ""
+    kind: Kind = "hub"
 
 
 class Removed(Value):
@@ -36,17 +38,21 @@ class Removed(Value):
 
 def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
     """Remove a commit, and the blobs that no other commit uses. Raises StagingError if it is being staged."""
-    StagingItem.model(request.name)  # a path is built from it
-    if not COMMIT.fullmatch(request.commit):
+    if request.kind != "image":
+        StagingItem.model(request.name)  # a path is built from it
+    if request.kind == "hub" and not COMMIT.fullmatch(request.commit):
         raise StagingError(f"{quote(request.commit)} is not a commit.")
-    place = HubPlace(hub_directory(request.cache), request.name)
+    place = place_of(request.kind, request.name, request.cache)
     lock = try_lock(place.lock)
     if lock is None:
         raise StagingError(
             f"{request.name} is being staged on this node right now.", do="Try again when that has ended."
         )
     try:
-        return Removed(freed_bytes=_remove(place, request.commit))
+        if isinstance(place, HubPlace):
+            return Removed(freed_bytes=_remove(place, request.commit))
+        assert isinstance(place, DirectoryPlace)
+        return Removed(freed_bytes=_remove_begun(place))
     finally:
         os.close(lock)
 
@@ -65,6 +71,15 @@ def _remove(place: HubPlace, commit: str) -> int:
     place.record(commit).unlink(missing_ok=True)
     if not kept:
         shutil.rmtree(place.root)
+    return freed
+
+
+def _remove_begun(place: DirectoryPlace) -> int:
+    """Remove what an interrupted copy has left. The directory itself is its owner's, also a copied one."""
+    freed = sum(
+        size_of(Path(where, name)) or 0 for where, _, names in os.walk(place.beside) for name in names
+    )
+    shutil.rmtree(place.beside, ignore_errors=True)
     return freed
 
 

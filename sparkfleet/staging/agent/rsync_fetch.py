@@ -19,7 +19,7 @@ from sparkfleet.staging.agent.transfer import RESERVE_BYTES, STREAMS, Arrival
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.parent_death import tethered
-from sparkfleet.staging.storage_layout import HubPlace, place_of, size_of
+from sparkfleet.staging.storage_layout import HubPlace, note_directory, place_of, size_of
 from sparkfleet.values import Value
 
 CONNECT_S = 10
@@ -68,6 +68,8 @@ async def _work(request: FetchRequest, reporter: LineReporter) -> Value:
     place = place_of(manifest.kind, manifest.name, request.cache)
     if isinstance(place, HubPlace):
         place.note(manifest)
+    else:
+        note_directory(manifest, request.cache)
 
     ways = _Ways(rsync, request, reporter)
     arrival = Arrival(

@@ -13,6 +13,7 @@ from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
 from sparkfleet.errors import FactError
 from sparkfleet.runtime.files.builtin_models import builtin_directory
 from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.locks import is_locked
 from sparkfleet.staging.manifest import BUILTIN, COMMIT, File, Kind, Manifest, StagingItem, by_path
 from sparkfleet.staging.storage_layout import (
     DirectoryPlace,
@@ -23,6 +24,7 @@ from sparkfleet.staging.storage_layout import (
     free_bytes,
     held,
     hub_directory,
+    noted_directories,
     place_of,
     size_of,
 )
@@ -42,7 +44,7 @@ class LookRequest(Value):
     Attributes:
         wanted: models and images by name.
         manifests: those whose files are known.
-        everything: also list the whole cache of the Hub.
+        everything: also list the whole cache of the Hub, built-in models, and what staging has copied to or from here.
         cache: the Hub's cache; "": the one of its user.
     """
 
@@ -63,6 +65,7 @@ class HeldVersion(Value):
         held: bytes of complete files, by key.
         begun: bytes of partial files, by key.
         path: the directory to load it from.
+        is_copying: True if a process writes to it now.
         no_tokenizer: True for a copy of another tool without one. Drafts have none; of a model it may be the half that
             somebody chose, which only the Hub's list shows.
     """
@@ -76,7 +79,13 @@ class HeldVersion(Value):
     held: dict[str, int] = Field(default_factory=dict)
     begun: dict[str, int] = Field(default_factory=dict)
     path: str = ""
+    is_copying: bool = False
     no_tokenizer: bool = False
+
+    @property
+    def is_interrupted(self) -> bool:
+        """True for a directory's copy that was begun and goes on no more: it is under its temporary name."""
+        return self.kind != "hub" and not self.held and bool(self.begun) and not self.is_copying
 
     @property
     def held_bytes(self) -> int:
@@ -137,6 +146,7 @@ def _held(place: StoragePlace, manifest: Manifest) -> HeldVersion:
         held=here,
         begun=growing,
         path=str(place.root / "snapshots" / manifest.commit) if manifest.kind == "hub" else str(place.root),
+        is_copying=is_locked(place.lock),
     )
 
 
@@ -224,6 +234,11 @@ def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
         size = sum(size_of(file) or 0 for file in _files(path))
         name = BUILTIN + path.name.rpartition("-")[0]
         yield HeldVersion(kind="builtin", name=name, complete=True, held={"": size}, path=str(path))
+    for manifest in noted_directories(override):
+        found = _of_manifest(manifest, override)
+        # A complete built-in model is above, and an archive of an image that is complete is about to be loaded.
+        if found.held_bytes and (manifest.kind == "directory" or not found.held):
+            yield found
 
 
 def _builtins(override: str) -> Iterator[Path]:

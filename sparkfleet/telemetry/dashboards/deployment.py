@@ -116,7 +116,8 @@ DEPLOYMENT = GrafanaDashboard(
             "Load",
             panel(
                 "Lanes are in use",
-                "Requests that run, wait, and fit by the plan; and those that the gateway holds until a slot is free.",
+                "Requests that run, wait, and fit by the plan; and those that the gateway holds until a slot is free. "
+                "Of a custom workload open connections run.",
                 "short",
                 one(f"sparkfleet_group_requests_running{{{_D}}}", "{{group}} running"),
                 one(f"sparkfleet_group_requests_waiting{{{_D}}}", "{{group}} waiting"),

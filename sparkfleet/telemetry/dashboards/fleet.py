@@ -122,7 +122,8 @@ FLEET = GrafanaDashboard(
             ),
             panel(
                 "Requests run and wait",
-                "Requests that the engines work on or queue, and those that the gateway holds until a slot is free.",
+                "Requests that the engines work on or queue, and those that the gateway holds until a slot is free. "
+                "Of a custom workload open connections.",
                 "short",
                 one(
                     "sum by (deployment) (sparkfleet_group_requests_running)",

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import statuses
 
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
@@ -27,6 +28,9 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
         lifecycle.left_by_a_reboot = ("a",)
         return client
 
+    async def status(_):
+        return statuses.fleet()
+
     async def joined(*_):
         return {"a": fleet.lacks_nothing}
 
@@ -40,6 +44,7 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
         monkeypatch.setattr(module.Session, "find_controller", found)
         return sparkfleet(*argv, "-i", file)
 
+    monkeypatch.setattr(FleetClient, "fleet", status)
     monkeypatch.setattr(FleetLifecycle, "bring_up", brought_up)
     monkeypatch.setattr(FleetLifecycle, "joined", joined)
     monkeypatch.setattr(FleetLifecycle, "take_down", taken_down)
@@ -75,6 +80,7 @@ def test_up_for_programs(fleet, running):
         "endpoint": "http://127.0.0.1:8000/v1",
         "changed": not running,
         "left_by_a_reboot": [] if running else ["a"],
+        "without_nodes": "",
     }
 
 

@@ -19,6 +19,7 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.progress import TransferProgress
+from sparkfleet.staging.storage_layout import DirectoryPlace, note_directory
 
 FAKE_HUB = Path(__file__).parents[2] / "staging" / "fake_hub.py"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -99,7 +100,8 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     assert listed["version"] == 1
     (model,) = listed["models"]
     assert (model["model"], model["commit"], model["revisions"]) == ("tests/tiny", COMMIT, ["main"])
-    assert model["nodes"] == {"a": {"complete": True, "bytes": 5023, "path": str(snapshot)}}
+    there = {"complete": True, "interrupted": False, "bytes": 5023, "path": str(snapshot)}
+    assert model["nodes"] == {"a": there}
     assert listed["nodes"]["a"]["free_bytes"] > 0
 
     with_deployments(monkeypatch, Deployment(name="d", model="tests/tiny@main"))
@@ -124,6 +126,35 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     ]
     assert not (hub / "models--tests--tiny").exists()
     assert "No node has a model." in sparkfleet("models", "list")[1]
+
+
+def test_the_interrupted_copy_of_a_directory_is_listed_and_pruned(sparkfleet, home, monkeypatch):
+    """`.m.staging` was listed and freed by no verb, and after a push `No node has a model.`"""
+    name, files = str(home / "m"), (File(path="model.safetensors", size=5000, digest="a" * 64),)
+    note_directory(Manifest(kind="directory", name=name, files=files), "")
+    place = DirectoryPlace(home / "m")
+    place.beside.mkdir()
+    place.part(files[0]).write_bytes(b"w" * 2000)
+    _, out, _ = sparkfleet("models", "list")
+    words = " ".join(out.split())
+    assert "– 5 kB a 40 %" in words
+    assert name in "".join(line.partition(" ")[0] for line in out.splitlines()), "whole, over two lines"
+    assert f"a: the copy of {name} was interrupted, 2 kB of 5 kB are in {place.beside}" in words
+    assert (
+        f"`sparkfleet models push {name} --nodes a` continues it, `sparkfleet models prune` removes" in words
+    )
+    with_deployments(monkeypatch, Deployment(name="d", model=name))
+    assert "Nothing to remove" in sparkfleet("models", "prune", "--yes")[1]
+    with_deployments(monkeypatch)
+    assert "Removed 1 model: 2 kB freed." in sparkfleet("models", "prune", "--yes")[1]
+    assert not place.beside.exists()
+    place.beside.mkdir()
+    place.final(files[0]).write_bytes(b"w" * 5000)
+    place.publish(Manifest(kind="directory", name=name, files=files), "")
+    assert "– 5 kB a " in " ".join(sparkfleet("models", "list")[1].split())
+    assert "Nothing to remove" in sparkfleet("models", "prune", "--yes")[1], (
+        "a whole directory is its owner's"
+    )
 
 
 def test_push_of_what_nobody_has_says_how_to_get_it(sparkfleet, home):

@@ -168,6 +168,15 @@ async def test_the_reason_of_the_selected_group_is_shown_whole(world):
         await until(pilot, lambda: words(pilot, "#note") == f"big/g3/1: {reason}")
 
 
+async def test_open_connections_of_a_custom_workload_are_named_as_such(world):
+    one = deployment(report(engine="custom", running=3))
+    world.found = FleetOverview(FleetCondition.UP, fleet(one))
+    async with app(world).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        assert "3 conn." in shown(pilot, "#groups")[0]
+        assert "0 requests running" in words(pilot, "#head")
+
+
 async def test_a_fleet_that_was_never_read_has_no_figures(world):
     world.found = FleetOverview(FleetCondition.UNREACHABLE, fleet(), UnreachableError("no answer"))
     async with app(world).run_test(size=WIDE) as pilot:

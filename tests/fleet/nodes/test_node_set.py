@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from control_values import inventory, plan
 from open_client import OpenClient
-from statuses import fleet, rung
+from statuses import deployment, fleet, rung
 
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError
@@ -13,7 +13,7 @@ from sparkfleet.fleet.deployments.status import fleet_state
 from sparkfleet.fleet.lifecycle.bring_up import bring_up
 from sparkfleet.fleet.lifecycle.upgrade import plan_upgrade
 from sparkfleet.fleet.node_starts import FleetLifecycle
-from sparkfleet.fleet.nodes.node_set import other_nodes, require_known_nodes
+from sparkfleet.fleet.nodes.node_set import other_nodes, require_known_nodes, without_their_nodes
 from sparkfleet.planner.types.plan import GroupPlan
 
 
@@ -87,6 +87,22 @@ def test_only_a_plan_that_uses_a_new_node_is_refused():
     require_known_nodes(inventory("a", "b", "c"), now, [planned("a", "b")])
     with pytest.raises(ControlError, match="c cannot be used yet"):
         require_known_nodes(inventory("a", "b", "c"), now, [planned("a"), planned("b", "c")])
+
+
+def test_deployments_whose_nodes_the_inventory_does_not_have_are_named_by_up():
+    """`up` with a renamed node ended with "Up.", and nothing of what was deployed ran."""
+    names = {"one": ("a",), "two": ("a", "old"), "three": ("old",)}
+    status = fleet(
+        *(
+            deployment().model_copy(update={"name": name, "plan": planned(*nodes)})
+            for name, nodes in names.items()
+        )
+    )
+    assert without_their_nodes(inventory("a", "b"), status) == (
+        "two, three do not start: their plans need old, which the inventory does not have."
+        " `sparkfleet apply` with their files plans them for the present nodes."
+    )
+    assert without_their_nodes(inventory("a", "old"), status) == ""
 
 
 def test_a_stored_plan_on_a_node_that_has_left_is_refused_with_the_way_to_another():

@@ -1,4 +1,6 @@
 import pytest
+import statuses
+from control_values import plan as planned
 
 from sparkfleet.fleet.planning import plan as plan_module
 from sparkfleet.fleet.planning.fleet_decision import decide
@@ -66,6 +68,30 @@ async def test_keys_of_a_store_that_cannot_be_read_are_not_called_missing(tmp_pa
     async with Session(tmp_path / "inventory.yaml", lambda event: lines.append(event.line)) as session:
         await plan_deployments(session, [deployment("ux")])
     assert not [line for line in lines if "`keys:`" in line]
+
+
+def test_a_deployment_under_a_new_name_names_the_old_one(monkeypatch):
+    """The old one went on beside it, and nothing named it."""
+    made = {name: planned(name) for name in ("new", "old", "other")}
+    other = made["other"].groups[0].choice.candidate.model_copy(update={"model": "org/other"})
+    rung = made["other"].groups[0].choice.model_copy(update={"candidate": other})
+    groups = (made["other"].groups[0].model_copy(update={"ladder": (rung,)}),)
+    made["other"] = made["other"].model_copy(update={"groups": groups})
+    status = statuses.fleet(
+        *(
+            statuses.deployment().model_copy(update={"name": name, "plan": made[name]})
+            for name in ("old", "other")
+        )
+    )
+    monkeypatch.setattr(
+        "sparkfleet.fleet.planning.fleet_decision.planned_with",
+        lambda *_, **__: Plan(deployments=(made["new"],)),
+    )
+    specs = [deployment(name=name) for name in ("new", "old")]
+    nodes = Fleet(name="home", nodes=())
+    assert decide(specs[:1], nodes, status, {}).planned[0].change.beside == ("old",)
+    assert decide(specs, nodes, status, {}).planned[0].change.beside == (), "it is in the files, too"
+    assert decide(specs[:1], nodes, None, {}).planned[0].change.beside == ()
 
 
 @pytest.mark.parametrize("retry", [False, True])

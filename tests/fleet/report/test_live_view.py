@@ -58,6 +58,13 @@ def test_a_group_says_what_it_does_and_how_fast_it_was_predicted():
     assert (view.running, view.waiting) == (2, 1)
 
 
+def test_open_connections_of_a_custom_workload_are_not_counted_as_requests():
+    groups = (report(running=2), report(1, engine="custom", running=5))
+    view = LiveReadings().add(up(deployment(*groups, planned=2)), 0.0)
+    assert [(one.running, one.counts_connections) for one in view.groups] == [(2, False), (5, True)]
+    assert view.running == 2
+
+
 def test_requests_that_wait_at_the_gateway_are_counted_with_those_in_engines():
     gateway = GatewayReport(replica="r", url="http://a", metrics_url="", at=1.0, waiting=40)
     found = up(deployment(report(running=16, waiting=1)), gateways=(gateway,))

@@ -151,6 +151,28 @@ def test_one_of_two_groups_serves_while_the_other_starts_again():
     assert lines(fleet(one), recent, times, only="other") == []
 
 
+def test_a_restart_counts_from_its_own_begin_and_not_from_the_first_one():
+    """Ray Serve restarts a group that has served, without a `deploy`: `8 min 11 s of about 2 s`."""
+    starting = report(0, GroupPhase.STARTING, ranks=report().ranks)
+    first = [event("deploy", 900), event("starting", 895), event("ready", 890)]
+    again = [
+        event("failed", 40, "it ended"),
+        event("starting", 35),
+        event("progress", 30, "waiting for memory"),
+    ]
+    shown = lines(fleet(deployment(starting, state="starting")), [*first, *again, event("starting", 20)])
+    assert "        starting the engine · 35 s" in shown
+
+
+def test_only_a_start_of_what_is_planned_is_compared_with_the_last_one():
+    starting = report(0, GroupPhase.STARTING, ranks=report().ranks)
+    older = starting.model_copy(update={"generation": 2})
+    for other in (older, starting.model_copy(update={"rung": 1})):
+        one = deployment(other, state="starting")
+        times = {started_by((one.plan,)): {FleetStep.LOADING: 200.0}}
+        assert "        starting the engine · 5 s" in lines(fleet(one), times=times)
+
+
 def test_without_an_earlier_start_no_end_is_promised():
     one = deployment(report(0, GroupPhase.PROBING, ranks=report().ranks), state="starting")
     assert lines(fleet(one))[-1] == "        first token · 5 s"

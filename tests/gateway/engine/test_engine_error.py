@@ -13,11 +13,13 @@ import openai
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from clocks import Clock
 from gateway_values import CHAT, model
 
 from sparkfleet.gateway.engine import engine_error
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_error import in_dialect, unfitness
+from sparkfleet.gateway.policy.circuit import OPEN_S
 from sparkfleet.gateway.routing_table import GroupEntry
 
 if TYPE_CHECKING:
@@ -329,6 +331,68 @@ async def test_a_method_that_an_engine_lacks_leaves_its_path_in_use(unlike: Unli
 
 
 SOUND = [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]
+
+
+OTHER_NAME = lacking(404, {"error": {"message": "The model `tiny` does not exist.", "code": 404}})
+NOT_OURS = lacking(404, {"error": {"message": "The model `gpt-4` does not exist.", "code": 404}})
+
+
+async def test_an_engine_that_does_not_know_the_models_name_is_left_and_named(unlike: Unlike) -> None:
+    clock = Clock(100.0)
+    house = await unlike((FIRST, OTHER_NAME), (SECOND, well))
+    house.door.gateway.proxy.observed._clock = clock
+    for _ in range(4):
+        assert (await house.post())[0] == 200, "the other group serves it"
+        clock.now += OPEN_S
+    (words,) = house.door.gateway.failing_groups
+    assert words.startswith(
+        "app-0 counts as ready, and requests fail there: it answered 404, as it does not know the model tiny,"
+    )
+    assert "serve the model as tiny, the name of the deployment" in words
+
+
+async def test_a_clients_wrong_name_of_a_model_counts_for_no_group(unlike: Unlike) -> None:
+    """One in the body of a request that names its model in a header; any other is refused by the gateway."""
+    clock = Clock(100.0)
+    house = await unlike((FIRST, NOT_OURS))
+    house.door.gateway.proxy.observed._clock = clock
+    for _ in range(3):
+        assert (await house.post())[0] == 404
+        clock.now += OPEN_S
+    assert house.door.gateway.failing_groups == ()
+
+
+async def test_an_engine_that_answers_the_api_with_web_pages_is_named_until_it_answers_well(
+    unlike: Unlike,
+) -> None:
+    clock, pages = Clock(100.0), [True]
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        if not pages:
+            return await well(request)
+        return web.Response(text="<html></html>", content_type="text/html")
+
+    house = await unlike((FIRST, page))
+    house.door.gateway.proxy.observed._clock = clock
+    for _ in range(2):
+        assert (await house.door.post())[0] == 200
+        clock.now += OPEN_S
+    (words,) = house.door.gateway.failing_groups
+    assert f"it answered 200 with a web page to {CHAT}, 2 times in a row. Its command has to" in words
+    pages.clear()
+    assert (await house.post())[0] == 200
+    assert house.door.gateway.failing_groups == ()
+
+
+async def test_a_redirect_of_an_engine_has_no_address_of_the_fleet(unlike: Unlike) -> None:
+    async def elsewhere(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=307, headers={"location": f"{request.url.origin()}{CHAT}/"})
+
+    house = await unlike((FIRST, elsewhere))
+    async with house.door.http.post(
+        house.door.url + CHAT, json=house.door.body(CHAT), allow_redirects=False
+    ) as answer:
+        assert (answer.status, answer.headers["location"]) == (307, f"{CHAT}/")
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,14 @@ def test_a_queue_is_shown_with_its_wait(run):
     assert "about 45 s" in many
 
 
+def test_open_connections_of_a_custom_workload_are_not_shown_as_requests(run):
+    script = OPEN + 'return $("summary").textContent + $("deployments").textContent;'
+    groups = (group(running=2), group(name="tiny/g1/1", engine="custom", running=1))
+    words = run(script, view=answer(deployments=(served(*groups),)))
+    assert "requests: 2 running" in words
+    assert "requestsnot counted; 1 connection open" in words
+
+
 def test_the_first_deployment_can_be_chosen_once_it_comes(run):
     script = (
         OPEN

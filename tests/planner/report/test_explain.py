@@ -272,6 +272,14 @@ def test_the_cost_of_a_change(change, words):
     assert words in " ".join(" ".join(explain_change(Change(verb="change", name="m", **change))).split())
 
 
+def test_a_new_deployment_names_those_of_its_model_that_go_on():
+    words = " ".join(" ".join(explain_change(Change(verb="start", name="m", beside=("old", "b")))).split())
+    assert (
+        "old and b serve the same model, and go on; if m is a new name for it:"
+        " `sparkfleet delete old` `sparkfleet delete b`"
+    ) in words
+
+
 @pytest.mark.parametrize(("starts", "words"), [(1, "(loads 29 GiB, the"), (2, "(each loads 29 GiB, the")])
 def test_a_restart_has_the_bytes_that_it_loads(sparks, plan, ask, starts, words):
     change = Change(verb="change", name="m", starts=starts, ends=("g1/0",), expected_s=250.0)

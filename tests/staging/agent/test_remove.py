@@ -13,7 +13,7 @@ from sparkfleet.staging.agent.scan import LookRequest
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.locks import try_lock
 from sparkfleet.staging.manifest import File, Manifest
-from sparkfleet.staging.storage_layout import HubPlace
+from sparkfleet.staging.storage_layout import DirectoryPlace, HubPlace
 
 OLD, NEW = "1" * 40, "2" * 40
 SHARED = File(path="tokenizer.json", size=1, digest="a" * 64)
@@ -97,3 +97,24 @@ def test_a_commit_is_one(place, tmp_path, commit):
 def test_a_name_is_one(place, tmp_path, name):
     with pytest.raises(FactError):
         remove(tmp_path, OLD, name)
+
+
+def test_of_a_directory_only_an_interrupted_copy_is_removed(tmp_path):
+    files = (File(path="a", size=4, digest="a" * 64),)
+    manifest = Manifest(kind="directory", name=str(tmp_path / "m"), files=files)
+    place = DirectoryPlace(tmp_path / "m")
+    place.beside.mkdir()
+    place.part(files[0]).write_bytes(b"xyz")
+    request = RemoveRequest(kind="directory", name=manifest.name)
+    handle = try_lock(place.lock)
+    try:
+        with pytest.raises(StagingError, match="being staged"):
+            work(request, None)
+    finally:
+        os.close(handle)
+    assert work(request, None).freed_bytes == 3
+    assert not place.beside.exists()
+    Path(manifest.name).mkdir()
+    (tmp_path / "m" / "a").write_bytes(b"mine")
+    assert work(request, None).freed_bytes == 0
+    assert (tmp_path / "m" / "a").read_bytes() == b"mine"

@@ -98,7 +98,7 @@ function show(view) {
   $("summary").textContent = [
     `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${gone ? `, ${gone} gone` : ""}`,
     view.deployments.length ? `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready` : "nothing deployed",
-    `requests: ${sum(groups, "running")} running, ${sum(groups, "waiting") + sum(view.deployments, "queued")} waiting`,
+    `requests: ${sum(groups.filter((one) => !countsConnections(one)), "running")} running, ${sum(groups, "waiting") + sum(view.deployments, "queued")} waiting`,
     `${short(together(groups))} tok/s`,
     view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",
   ].filter(Boolean).join(" · ");
@@ -198,11 +198,12 @@ function memoryOf(group) {
   const predicted = band && `${gib(band.mid)} ${band.provenance === "declared" ? "declared in the deployment" : "predicted"}`;
   return held && predicted ? `${held} (${predicted})` : held || predicted;
 }
+function countsConnections(group) { return group.engine === "custom"; }
 function groupOf(deployment, group) {
   const predicted = group.predicted, measured = group.measured, shown = group.drained && group.state === "ready" ? "drained" : group.state;
   const dial = (name, value) => el("div", {}, el("dt", {}, name), el("dd", {}, value));
   const starting = group.phase ? `${group.phase}${group.share === null ? "" : ` ${Math.round(group.share * 100)} %`}, ${lasted(Math.max(0, now() - group.since))} in this state` : "";
-  const requests = `${group.running}${group.slots ? ` of ${group.slots}` : ""} running, ${group.waiting} waiting`, speed = `${short(state.speeds.get(group.name))} tok/s`;
+  const requests = countsConnections(group) ? `not counted; ${group.running} ${group.running === 1 ? "connection" : "connections"} open` : `${group.running}${group.slots ? ` of ${group.slots}` : ""} running, ${group.waiting} waiting`, speed = `${short(state.speeds.get(group.name))} tok/s`;
   const reasons = [group.reason, ...group.passed.map((why) => `a rung above was left: ${why}`), ...group.notes].filter(Boolean);
   const figures = [
     el("dl", { class: "dials" },
