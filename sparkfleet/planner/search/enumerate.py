@@ -10,7 +10,7 @@ from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import Settings
+from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
 from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal
@@ -113,7 +113,7 @@ class ProposalEnumerator:
         """The stack that names a proposal before it is evaluated."""
         return in_order(self.stacks[proposal.engine], proposal.speculation)[0]
 
-    def settings(self, proposal: Proposal) -> Settings:
+    def settings(self, proposal: Proposal) -> EngineSettings:
         """Engine settings of a proposal on that stack."""
         return settings_of(self._case, proposal, self.first(proposal))
 

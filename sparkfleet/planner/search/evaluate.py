@@ -12,7 +12,7 @@ from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
-from sparkfleet.perf.predictor import Settings
+from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantContext
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
@@ -106,7 +106,7 @@ def evaluate(
     return None, rejected
 
 
-def _ruled(stacked: StackedProposal, sized: Sizing, settings: Settings) -> Evaluation | list[Rejection]:
+def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) -> Evaluation | list[Rejection]:
     """Applies required flags until no further rule fires, or rejects the proposal."""
     case, proposal, _, _ = stacked
     candidate = candidate_of(stacked, sized)
@@ -154,7 +154,7 @@ def _contested(finding: RuleMatch) -> bool:
 
 
 def _smaller(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, sized: Sizing
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sized: Sizing
 ) -> Sizing:
     """The first sizes below those that have no room within what rules require; they end with the smallest."""
     below = replace(case, most=Sizes(sized.context, sized.concurrency))
@@ -222,8 +222,12 @@ def _against_wishes(
 
 
 def _limited(
-    stacked: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, limits: RuleLimits
-) -> tuple[Candidate, Sizing, Settings]:
+    stacked: StackedProposal,
+    candidate: Candidate,
+    sized: Sizing,
+    settings: EngineSettings,
+    limits: RuleLimits,
+) -> tuple[Candidate, Sizing, EngineSettings]:
     """The candidate within the limits of rules; sizes are computed again if one changes."""
     case, proposal, _, _ = stacked
     flags = parse_flags(candidate.engine_args)
@@ -264,7 +268,9 @@ def _limited(
     )
 
 
-def _batch_tokens(stacked: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
+def _batch_tokens(
+    stacked: StackedProposal, settings: EngineSettings, context: int, concurrency: int
+) -> int | None:
     """Tokens of a prefill step to pass to the engine; None if they are its default on any Spark."""
     if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
         return None
@@ -284,7 +290,11 @@ def _within(stacked: StackedProposal, needs: Band, limits: RuleLimits) -> Memory
 
 
 def _predicted(
-    stacked: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, verdict: RuleJudgement
+    stacked: StackedProposal,
+    candidate: Candidate,
+    sized: Sizing,
+    settings: EngineSettings,
+    verdict: RuleJudgement,
 ) -> Evaluation:
     case, proposal, stack, _ = stacked
     alone = case.predictor.rates(proposal.split, settings, sized.context, 1)
