@@ -136,7 +136,7 @@ class Ranks:
         return await asyncio.gather(*(rank.tail() for rank in self.holders))
 
     def reports(self, statuses: Sequence[RankStatus]) -> tuple[RankReport, ...]:
-        """Reports of the ranks."""
+        """Node, process and log of each rank, for the report of the group. `statuses`: one per rank, in order."""
         return tuple(
             RankReport(rank=index, node=rank.node, pid=status.pid, log_path=rank.log_path)
             for index, (rank, status) in enumerate(zip(self.holders, statuses, strict=True))

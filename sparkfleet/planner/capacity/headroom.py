@@ -22,7 +22,7 @@ from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_FLAG, chu
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 STEP = 1024
-"""Tokens by which contexts are tried."""
+"""Contexts are tried in multiples of so many tokens."""
 MOST_REQUESTS = 1024
 """Most requests at once that are tried."""
 

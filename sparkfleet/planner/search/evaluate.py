@@ -107,25 +107,12 @@ def evaluate(
 
 
 def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) -> Evaluation | list[Rejection]:
-    """Applies required flags until no further rule fires, or rejects the proposal."""
+    """The evaluation with the flags and limits that rules require; rejections if it is not allowed or has no room."""
     case, proposal, _, _ = stacked
-    candidate = candidate_of(stacked, sized)
-    known = known_of(stacked)
-    required: dict[str, RuleMatch] = {}
-    for _ in range(RULE_ROUNDS):
-        findings = judge(situation_with(candidate, known, settings.batch_tokens))
-        contested = [one for one in findings if case.edge and _contested(one)]
-        verdict = fold(one for one in findings if one not in contested)
-        if verdict.rejected:
-            by_rules = rejections(verdict, name_of(candidate))
-            return [one.model_copy(update={"why": "rule"}) for one in by_rules]
-        required |= {finding.rule.id: finding for finding in verdict.required_by}
-        changed = _required(candidate, verdict)
-        if changed == candidate:
-            break
-        candidate = changed
-    # A rule whose flags are in force no longer fires, and is still the reason for them.
-    verdict = verdict.model_copy(update={"required_by": tuple(required.values())})
+    candidate, verdict, contested = _with_required_flags(stacked, sized, settings.batch_tokens)
+    if verdict.rejected:
+        by_rules = rejections(verdict, name_of(candidate))
+        return [one.model_copy(update={"why": "rule"}) for one in by_rules]
     against = _against_wishes(case, candidate, verdict.limits, verdict.required_by)
     if against is not None:
         return [against]
@@ -145,6 +132,32 @@ def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) ->
     for one in contested:
         evaluation = evaluation.with_note(f"against {one.rule.id}: {one.rule.title}; but {one.rule.against}")
     return evaluation
+
+
+def _with_required_flags(
+    stacked: StackedProposal, sized: Sizing, batch_tokens: int
+) -> tuple[Candidate, RuleJudgement, list[RuleMatch]]:
+    """Applies required flags until no further rule fires, or one rejects the candidate.
+
+    Returns:
+        the candidate, the judgement of it, and the findings that were left out because they are contested.
+    """
+    case, known = stacked.case, known_of(stacked)
+    candidate = candidate_of(stacked, sized)
+    required: dict[str, RuleMatch] = {}
+    for _ in range(RULE_ROUNDS):
+        findings = judge(situation_with(candidate, known, batch_tokens))
+        contested = [one for one in findings if case.edge and _contested(one)]
+        verdict = fold(one for one in findings if one not in contested)
+        if verdict.rejected:
+            return candidate, verdict, contested
+        required |= {finding.rule.id: finding for finding in verdict.required_by}
+        changed = _required(candidate, verdict)
+        if changed == candidate:
+            break
+        candidate = changed
+    # A rule whose flags are in force no longer fires, and is still the reason for them.
+    return candidate, verdict.model_copy(update={"required_by": tuple(required.values())}), contested
 
 
 def _contested(finding: RuleMatch) -> bool:
