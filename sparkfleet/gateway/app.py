@@ -13,9 +13,12 @@ from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_b
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
 from sparkfleet.gateway.access.response_owners import ResponseOwners
+from sparkfleet.gateway.accounting.request_record import RequestRecord
+from sparkfleet.gateway.accounting.usage_counter import UsageCounter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, respond
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import (
@@ -31,11 +34,8 @@ from sparkfleet.gateway.errors.request_errors import (
 from sparkfleet.gateway.http_responses import JSON, id_headers, refuse, refuse_websocket, respond_json
 from sparkfleet.gateway.model_list import MODELS, is_model_path, model_document
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.request.client_request import ClientRequest
-from sparkfleet.gateway.request_record import RequestRecord
 from sparkfleet.gateway.reverse_proxy import ReverseProxy
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
-from sparkfleet.gateway.usage_counter import UsageCounter
 from sparkfleet.telemetry.metrics import GatewayMetrics
 
 access_log = logging.getLogger("sparkfleet.gateway.access")

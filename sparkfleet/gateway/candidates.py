@@ -7,6 +7,7 @@ import time
 
 from sparkfleet.gateway.access.allowed_paths import allowed_methods
 from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.model_errors import (
@@ -22,7 +23,6 @@ from sparkfleet.gateway.errors.model_errors import (
 from sparkfleet.gateway.errors.request_errors import forbidden, no_such_path, response_gone
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.absences import engine_needs_of
-from sparkfleet.gateway.request.client_request import ClientRequest
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
 from sparkfleet.gateway.request_parser import RequestTarget, is_form

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from sparkfleet.gateway.access.response_owners import RESPONSES, ResponseOwners, StoredResponse
+from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.asgi import DirectWriter, Receive, Send, WhileConnected, respond
 from sparkfleet.gateway.body.body_budget import HeldBody
@@ -29,7 +30,6 @@ from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.model_errors import largest_context, not_its_task
 from sparkfleet.gateway.http_responses import JSON, id_headers
 from sparkfleet.gateway.observed_groups import ObservedGroups
-from sparkfleet.gateway.request_record import RequestRecord
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry
 from sparkfleet.telemetry.metrics import GatewayMetrics
 
@@ -188,7 +188,7 @@ class Delivery:
             return None
         attempts.retries += lost.retries
         exchange.attempts = attempts
-        exchange.slot.answered(is_stream=True)
+        exchange.slot.note_answer(is_stream=True)
         return answer
 
     def _begin_answer(
@@ -198,7 +198,7 @@ class Delivery:
         record.status = answer.status
         if answer.status >= 400:
             record.kind = "engine_error" if answer.status >= 500 else "engine_refused"
-        exchange.slot.answered(is_stream=answer.is_stream, is_good=answer.status < 400)
+        exchange.slot.note_answer(is_stream=answer.is_stream, is_good=answer.status < 400)
         on_gap = None
         if answer.is_stream:
             exchange.is_stream = True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from sparkfleet.gateway.access.limits import has_body
+from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.asgi import Receive, Send, respond, respond_early
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.request_parser import EXPLAIN_HEADER
-from sparkfleet.gateway.request_record import RequestRecord
 
 JSON = (b"content-type", b"application/json")
 """Header of a JSON body."""

@@ -12,6 +12,7 @@ from sparkfleet.gateway.access.response_owners import (
     StoredResponse,
     response_of,
 )
+from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer
@@ -21,19 +22,18 @@ from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of, model_of
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.delivery import Delivery, PreparedRequest
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_body import EngineBody, engine_body
 from sparkfleet.gateway.engine.external import ExternalPicker
-from sparkfleet.gateway.engine.replay import ContinuableRequest, plan_of
+from sparkfleet.gateway.engine.replay import ContinuableRequest, continuable_request
 from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, request_headers
 from sparkfleet.gateway.errors.request_errors import no_such_response
 from sparkfleet.gateway.http_responses import respond_json
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
-from sparkfleet.gateway.request.client_request import ClientRequest
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
-from sparkfleet.gateway.request_record import RequestRecord
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
 from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.metrics import GatewayMetrics
@@ -210,9 +210,9 @@ class ReverseProxy:
         self, headers: Headers, key: KeyEntry, query: bytes, receive: Receive, body: RequestBody
     ) -> RequestTarget:
         if body.size <= INLINE_BYTES:
-            return await self.scanner.route(query, headers, body, key.id)
+            return await self.scanner.parse(query, headers, body, key.id)
         async with WhileConnected(receive):
-            return await self.scanner.route(query, headers, body, key.id)
+            return await self.scanner.parse(query, headers, body, key.id)
 
 
 def _raw_path(scope: Scope) -> bytes:
@@ -221,10 +221,10 @@ def _raw_path(scope: Scope) -> bytes:
 
 
 def _replay_of(request: ClientRequest, model: ModelEntry, body: RequestBody) -> ContinuableRequest | None:
-    """The plan to continue its stream on another group, if its deployment and its content allow one."""
+    """The request as one that another group can continue, if its deployment and its content allow that."""
     if not model.replay or not 0 < body.size <= INLINE_BYTES or is_form(request.headers):
         return None
-    return plan_of(request.path, body)
+    return continuable_request(request.path, body)
 
 
 def _engine_request(request: ClientRequest, scope: Scope, sent: EngineBody) -> EngineRequest:

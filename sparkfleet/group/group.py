@@ -29,7 +29,7 @@ from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
-from sparkfleet.group.serving_watch import beat, follow, stays_well
+from sparkfleet.group.serving_watch import send_heartbeats, watch_health, watch_progress
 from sparkfleet.group.speed import QuietBox
 from sparkfleet.group.start_checks import StartChecks
 from sparkfleet.runtime.files.token_secrets import mark_of
@@ -177,7 +177,7 @@ class Group:
             ranks=self._ranks.reports(statuses),
             lost="",
         )
-        self._end_note.serves()
+        self._end_note.note_serving()
 
     async def watch(self) -> str:
         """Reports every few seconds; returns the reason when the engine has ended and no rank of it is left, or when its
@@ -189,17 +189,19 @@ class Group:
         client = self._client
         assert client is not None
         probe, timeouts = client.probe, self._launch.timeouts
-        works = [beat(partial(self._report_load, client)), self._ranks.watch_answers()]
+        works = [send_heartbeats(partial(self._report_load, client)), self._ranks.watch_answers()]
         measuring = None
         if client.engine.metrics_path:  # without metrics its progress is unknown
             checks = StartChecks(self._launch, self._reports, client, self._box)
             measuring = asyncio.create_task(checks.measure_once_idle())
             works.append(
-                follow(client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector)
+                watch_progress(
+                    client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector
+                )
             )
         elif self._launch.probed:
             healthy = partial(probe.healthy, client.health_path)
-            works.append(stays_well(healthy, client.health_path, timeouts, self._show_unwell))
+            works.append(watch_health(healthy, client.health_path, timeouts, self._show_unwell))
         try:
             await self._exit_watch.until_exit(*works)
         except EngineError as error:

@@ -11,9 +11,9 @@ from gateway_values import model
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.observed_groups import ObservedGroups
-from sparkfleet.gateway.request.client_request import ClientRequest
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.request_parser import RequestTarget
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry

@@ -17,12 +17,12 @@ import pytest
 from sparkfleet.engines.fake import Pace
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway import http_answers, http_server
+from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.connection import EngineConnection
 from sparkfleet.gateway.engine.exchange import EngineExchange
 from sparkfleet.gateway.http_server import Server, serve
-from sparkfleet.gateway.request.client_request import ClientRequest
-from sparkfleet.gateway.request_record import RequestRecord
 
 if TYPE_CHECKING:
     from conftest import Door

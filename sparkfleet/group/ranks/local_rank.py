@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
+from sparkfleet.group.exposed_sockets import Listening, sockets_of
 from sparkfleet.group.group_launch import ALONE, GroupLaunch, launch_digest
-from sparkfleet.group.misplaced import Listening, sockets_of
 from sparkfleet.group.mpi_keys import write_keys
 from sparkfleet.group.ranks.rank_node import available_memory, box_of, prepare_cache, spec_here
 from sparkfleet.group.ranks.rank_spec import Ports, keys_dir

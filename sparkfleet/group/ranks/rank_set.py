@@ -30,8 +30,8 @@ FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark without memory does not recover: below 2 to 3 GiB the host freezes
 and has to be switched off (guardkit/dgx-spark, flowy0/gb10-experiments). A CPU node swaps or kills: its floor is lower."""
 WEDGES = 2 / 3
-"""Share of the floor below which every group of the node is stopped. Above it only the group that started last is, and the
-others wait for its memory, as long as a start waits for memory."""
+"""Share of the memory floor below which every group of a node is stopped. Above it only the group that started last is
+stopped; the others wait for its memory for as long as a start does."""
 MEMORY_S = 1.0
 """Seconds between two readings of a node's memory: an engine that loads takes gigabytes in that time."""
 FOLLOWED_S = 1.0

@@ -64,9 +64,9 @@ def carry_evidence(fewer: Evaluation, more: Evaluation) -> Evaluation:
     those, if engine and method are the same, and measurements on fewer nodes count as its proof.
 
     A source's rates differ from the prediction by its texts and its build, on one node as on two. That it published none of
-    two nodes, or that only another source did, is therefore no evidence against two. The published gain of a doubling is 1.13 times the predicted one in
-    the mean of 15 pairs of one source each, and 0.89 times at worst (`scripts/evidence.py --doublings`): more nodes are one
-    step, as another format is.
+    two nodes, or that only another source did, is therefore no evidence against two. The published gain of a doubling is
+    1.13 times the predicted one in the mean of 15 pairs of one source each, and 0.89 times at worst
+    (`scripts/evidence.py --doublings`): more nodes are one step, as another format is.
     """
     case = more.sized.case
     if case.objective != "interactive" or any(is_measured(case, one.proposal) for one in (fewer, more)):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy import sessions
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
-from sparkfleet.gateway.request.client_request import ClientRequest
 from sparkfleet.gateway.request.requirements import Requirements
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
 

@@ -7,9 +7,9 @@ from time import perf_counter
 from typing import Any
 
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.exchange import EngineExchange
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
-from sparkfleet.gateway.request.client_request import ClientRequest
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
 
@@ -102,7 +102,7 @@ class RequestRecord:
             metrics.key_tokens.labels(self.key.name, self.model, "input").inc(self.usage.input or 0)
             metrics.key_tokens.labels(self.key.name, self.model, "output").inc(self.usage.output or 0)
         if self.status < 400:
-            exchange.slot.ended(output, is_stream=exchange.is_stream)
+            exchange.slot.note_end(output, is_stream=exchange.is_stream)
         if exchange.is_stream:
             metrics.chunks.labels(self.model).inc(meter.chunks)
 
