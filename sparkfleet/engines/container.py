@@ -139,7 +139,7 @@ class RunningContainer(Value):
     identity: RankLabels
 
 
-def found(listing: str) -> tuple[RunningContainer, ...]:
+def parse_containers(listing: str) -> tuple[RunningContainer, ...]:
     """Parses the output of `find_argv`: one JSON object per line from docker, one array from podman.
 
     Containers with other or incomplete labels are left out: sparkfleet did not create them.

@@ -135,7 +135,7 @@ class NativeGenerate:
             return Sampled()
 
     def score(self, model: str, prompt: str | Sequence[int]) -> Ask | None:
-        """`logprob_start_len` 0: of the whole prompt, which keeps it out of the prefix cache."""
+        """Scores the whole prompt (`logprob_start_len` 0), which keeps it out of the prefix cache."""
         given = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         wanted = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
         return Ask(GENERATE, {**given, "sampling_params": _sampling(1), **wanted})

@@ -21,7 +21,7 @@ from sparkfleet.fleet.events import OnEvent, ignored
 from sparkfleet.fleet.lifecycle.bring_up import page_cache_denied, take_down
 from sparkfleet.fleet.lifecycle.reboot import served_by, survive_reboot
 from sparkfleet.fleet.nodes.all_reduce import measure_all_reduce, rail_bytes
-from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.fleet.nodes.collect_facts import collect_facts
 from sparkfleet.fleet.selftest_verdicts import (
     NAME,
     REPORT,
@@ -265,7 +265,7 @@ async def _serve(
 ) -> AsyncIterator[DeploymentStatus]:
     """The small model on these nodes, with its state after its start; it is deleted at the end."""
     others = session.inventory.nodes.keys() - set(nodes)
-    spec = engine_spec(await survey(session.inventory, session.channels, others), model)
+    spec = engine_spec(await collect_facts(session.inventory, session.channels, others), model)
     prepared = await prepare_apply(session, [spec])
     applied = await carry_out(session, prepared, on_event)
     try:

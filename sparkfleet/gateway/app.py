@@ -13,9 +13,12 @@ from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_b
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
 from sparkfleet.gateway.access.response_owners import ResponseOwners
+from sparkfleet.gateway.accounting.request_record import RequestRecord
+from sparkfleet.gateway.accounting.usage_counter import UsageCounter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, respond
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import (
@@ -31,10 +34,8 @@ from sparkfleet.gateway.errors.request_errors import (
 from sparkfleet.gateway.http_responses import JSON, id_headers, refuse, refuse_websocket, respond_json
 from sparkfleet.gateway.model_list import MODELS, is_model_path, model_document
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.reverse_proxy import ReverseProxy
-from sparkfleet.gateway.routing_table import RoutingTable
-from sparkfleet.gateway.usage_counter import UsageCounter
+from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.telemetry.metrics import GatewayMetrics
 
 access_log = logging.getLogger("sparkfleet.gateway.access")
@@ -161,91 +162,92 @@ class GatewayApp:
             send = readable_by(send, origin)
         if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
             return await respond(send, 200, [JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
-        ctx = RequestContext(scope["method"], scope["path"], scope["headers"])
+        record = RequestRecord(ClientRequest(scope["method"], scope["path"], scope["headers"]))
         self._begin()
         try:
-            await self._answer_or_refuse(ctx, scope, receive, send)
+            await self._answer_or_refuse(record, scope, receive, send)
         finally:
-            self._end(ctx)
+            self._end(record)
 
     def _begin(self) -> None:
         self._in_flight += 1
         self._idle.clear()
 
-    def _end(self, ctx: RequestContext) -> None:
+    def _end(self, record: RequestRecord) -> None:
         self._in_flight -= 1
         if not self._in_flight:
             self._idle.set()
-        ctx.finish(self.metrics)
-        self._count(ctx)
+        record.finish(self.metrics)
+        self._count(record)
         if self._page is not None:
-            self._page.note(ctx.log_line(), ctx.prompt, ctx.meter)
+            self._page.note(record.log_line(), record.prompt, record.meter)
         if access_log.isEnabledFor(logging.INFO):
-            access_log.info("%s", json.dumps(ctx.log_line()))
+            access_log.info("%s", json.dumps(record.log_line()))
 
-    def _count(self, ctx: RequestContext) -> None:
+    def _count(self, record: RequestRecord) -> None:
         """Counts a request that an engine has begun to answer."""
-        if ctx.key is None or ctx.meter is None or ctx.status in _NOT_COUNTED:
+        if record.key is None or record.meter is None or record.status in _NOT_COUNTED:
             return
-        self.usage.add(ctx.key.name, ctx.model, ctx.usage)
+        self.usage.add(record.key.name, record.model, record.usage)
 
     async def _answer_or_refuse(
-        self, ctx: RequestContext, scope: Scope, receive: Receive, send: Send
+        self, record: RequestRecord, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            await self._answer(ctx, scope, receive, send)
+            await self._answer(record, scope, receive, send)
         except ClientGone:
-            ctx.lost_client()
+            record.note_client_gone()
         except asyncio.CancelledError:
-            ctx.lost_client("shutdown")
+            record.note_client_gone("shutdown")
             raise
         except ApiError as refusal:
-            await refuse(ctx, refusal, receive, send)
+            await refuse(record, refusal, receive, send)
         except Exception:
-            log.exception("request %s failed", ctx.id)
-            if ctx.status:
-                ctx.kind = "internal"
+            log.exception("request %s failed", record.request.id)
+            if record.status:
+                record.kind = "internal"
                 raise  # the server cuts the connection
-            await refuse(ctx, internal(), receive, send)
+            await refuse(record, internal(), receive, send)
 
-    async def _answer(self, ctx: RequestContext, scope: Scope, receive: Receive, send: Send) -> None:
-        is_local = is_model_path(ctx.path)
-        allowed = _LOCAL_METHODS if is_local else allowed_methods(ctx.path, self.proxy.table.endpoints)
-        if ctx.method == "OPTIONS" and allowed:
-            ctx.status = 204
-            origin = allowed_origin(ctx.headers, self.origins)
-            fields = [(b"allow", ", ".join(allowed).encode()), *id_headers(ctx)]
-            fields += preflight(ctx.headers, origin)
+    async def _answer(self, record: RequestRecord, scope: Scope, receive: Receive, send: Send) -> None:
+        request = record.request
+        is_local = is_model_path(request.path)
+        allowed = _LOCAL_METHODS if is_local else allowed_methods(request.path, self.proxy.table.endpoints)
+        if request.method == "OPTIONS" and allowed:
+            record.status = 204
+            origin = allowed_origin(request.headers, self.origins)
+            fields = [(b"allow", ", ".join(allowed).encode()), *id_headers(record)]
+            fields += preflight(request.headers, origin)
             return await respond(send, 204, fields, b"")
-        if not ctx.path.startswith("/v1/"):
-            raise no_such_path(ctx.path)
-        table = self._admit(ctx)
+        if not request.path.startswith("/v1/"):
+            raise no_such_path(request.path)
+        record.key = key = self._authenticate(request)
+        table = self.proxy.table
         if not allowed:
-            raise no_such_path(ctx.path)
-        if ctx.method not in allowed:
-            raise no_such_method(ctx.method, allowed)
-        assert ctx.key is not None
+            raise no_such_path(request.path)
+        if request.method not in allowed:
+            raise no_such_method(request.method, allowed)
         if is_local:
-            document = model_document(ctx.path, table, ctx.key)
-            return await respond_json(ctx, json.dumps(document).encode(), send)
-        if not ctx.key.limits.inference:
-            raise admin_only(ctx.key.name)
-        return await self.proxy.forward(ctx, table, scope, receive, send)
+            document = model_document(request.path, table, key)
+            return await respond_json(record, json.dumps(document).encode(), send)
+        if not key.limits.inference:
+            raise admin_only(key.name)
+        return await self.proxy.forward(record, scope, receive, send, key=key, table=table)
 
-    def _admit(self, ctx: RequestContext) -> RoutingTable:
+    def _authenticate(self, request: ClientRequest) -> KeyEntry:
         if self._draining:
             raise draining()
         if not self.proxy.table.version:
             raise no_table()
-        check_headers(ctx.headers, self.proxy.limits)
-        ctx.key = authenticate(ctx.headers, self.proxy.table.keys)
-        if ctx.key is None:
-            if old := expired_key(ctx.headers, self.proxy.table.keys):
+        check_headers(request.headers, self.proxy.limits)
+        key = authenticate(request.headers, self.proxy.table.keys)
+        if key is None:
+            if old := expired_key(request.headers, self.proxy.table.keys):
                 raise expired(old.name)
-            given = any(name in (b"authorization", b"x-api-key") for name, _ in ctx.headers)
+            given = any(name in (b"authorization", b"x-api-key") for name, _ in request.headers)
             raise unauthorised(given=given)
-        self.keys_used[ctx.key.id] = time.time()
-        return self.proxy.table
+        self.keys_used[key.id] = time.time()
+        return key
 
     async def _health(self, scope: Scope, send: Send) -> None:
         state = "draining" if self._draining else "ok" if self.proxy.table.version else "starting"

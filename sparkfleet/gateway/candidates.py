@@ -7,6 +7,7 @@ import time
 
 from sparkfleet.gateway.access.allowed_paths import allowed_methods
 from sparkfleet.gateway.candidate_groups import CandidateGroups
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.external import EXTERNAL_PATHS
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.model_errors import (
@@ -24,51 +25,55 @@ from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy.absences import engine_needs_of
 from sparkfleet.gateway.request.media import host_of, refused_url
 from sparkfleet.gateway.request.requirements import Requirements, can, lacking, too_small
-from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
-from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
+
+
+def model_of(table: RoutingTable, key: KeyEntry, name: str) -> ModelEntry:
+    """The model that a key's request names. Raises ApiError (404) if there is none, with the names of those that are."""
+    model = table.named(name, key)
+    if model is None:
+        raise unknown_model(name, [entry.name for entry in table.visible_to(key)])
+    return model
 
 
 def candidates_of(
-    ctx: RequestContext, table: RoutingTable, target: RequestTarget, observed: ObservedGroups
+    request: ClientRequest, key: KeyEntry, model: ModelEntry, target: RequestTarget, observed: ObservedGroups
 ) -> CandidateGroups:
-    """The candidates of a request by this table.
+    """The candidates of a request among a model's groups.
 
     Raises:
         ApiError: its key may not use the model, no group can serve the request, or none that can is ready.
     """
-    model = _resolve(table, ctx, target.model)
-    if not allowed_methods(ctx.path, model.endpoints):
-        raise no_such_path(ctx.path)
+    if not model.allows(key):
+        raise forbidden(target.model, key.name)
+    if not allowed_methods(request.path, model.endpoints):
+        raise no_such_path(request.path)
     if refused := refused_url(target.needs.media, model.media_domains):
         raise media_refused(model, refused, host_of(refused))
-    assert ctx.key is not None
     if target.group:
         model = _with_holder(model, target.group)
-    external = _external(ctx, model, target.needs)
+    external = _external(request, model, target.needs)
     try:
         able = _able(model, target.needs)
     except ApiError:
         if not external:
             raise
         able = ()
-    engine_needs = engine_needs_of(ctx.path, target.needs)
+    engine_needs = engine_needs_of(request.path, target.needs)
     able = observed.absences.without(able, engine_needs)
-    session = f"{ctx.key.id}:{ctx.session}" if ctx.session else ""
+    session = f"{key.id}:{request.session}" if request.session else ""
     return CandidateGroups(
-        model, able, target.needs, observed, ctx.key.id, ctx.priority, session, external, engine_needs
+        model,
+        able,
+        target.needs,
+        observed,
+        key.id,
+        request.priority(key),
+        session,
+        external,
+        engine_needs,
     )
-
-
-def _resolve(table: RoutingTable, ctx: RequestContext, name: str) -> ModelEntry:
-    assert ctx.key is not None
-    model = table.named(name, ctx.key)
-    if model is None:
-        raise unknown_model(name, [entry.name for entry in table.visible_to(ctx.key)])
-    ctx.model = model.name
-    if not model.allows(ctx.key):
-        raise forbidden(name, ctx.key.name)
-    return model
 
 
 def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
@@ -82,9 +87,9 @@ def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
     return model.model_copy(update={"groups": groups, "external": external})
 
 
-def _external(ctx: RequestContext, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
+def _external(request: ClientRequest, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     """Endpoints outside the fleet that may serve a request, as far as their capabilities are known."""
-    if not model.external or ctx.path not in EXTERNAL_PATHS or is_form(ctx.headers):
+    if not model.external or request.path not in EXTERNAL_PATHS or is_form(request.headers):
         return ()
     return tuple(one for one in model.external if can(one, needs) and too_small([one], needs) is None)
 

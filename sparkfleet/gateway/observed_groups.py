@@ -96,7 +96,7 @@ class ObservedGroups:
             self._pause(app, circuit.probed_by(self._turn, self._clock()))
         return self._turn
 
-    def prefilled(self, app: str, prompt_tokens: int) -> None:
+    def end_prefill(self, app: str, prompt_tokens: int) -> None:
         """Counts the first byte of an answer: its prompt is no longer ahead of others."""
         self._pending[app] -= prompt_tokens
         if not self._pending[app]:

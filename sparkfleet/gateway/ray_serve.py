@@ -17,6 +17,7 @@ from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import CertificateStore
 from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.access.response_owners import ResponseOwners
+from sparkfleet.gateway.accounting.usage_journal import UsageJournal
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.serve_picker import ServePicker
@@ -28,7 +29,6 @@ from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.report import EndpointCertificate, GatewayReport
 from sparkfleet.gateway.reverse_proxy import BODIES_HELD
 from sparkfleet.gateway.routing_table import RoutingTable
-from sparkfleet.gateway.usage_journal import UsageJournal
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import SecretLookup
 from sparkfleet.runtime.hang_guard import HangGuard, take_note
@@ -240,7 +240,7 @@ class GatewayReplica:
             async with asyncio.timeout(REGISTER_S):
                 controller = await self._controller.find()
                 if await controller.register_gateway.remote(report.model_dump_json()):
-                    self._usage.stored(report)
+                    self._usage.drop_stored(report)
 
 
 def gateway_app(config: GatewayConfig, label_selector: dict[str, str]) -> serve.Application:

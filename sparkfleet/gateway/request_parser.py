@@ -57,7 +57,7 @@ def content_type_of(headers: Headers) -> bytes:
     return next((value for name, value in headers if name == b"content-type"), b"")
 
 
-def route(query: bytes, headers: Headers, body: bytes | bytearray) -> RequestTarget:
+def parse_target(query: bytes, headers: Headers, body: bytes | bytearray) -> RequestTarget:
     """The model of a request, and its requirements.
 
     A JSON body has it in `model`, a form in its field `model`; a request without a body (fetching or deleting a stored

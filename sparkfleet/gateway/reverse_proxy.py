@@ -12,28 +12,29 @@ from sparkfleet.gateway.access.response_owners import (
     StoredResponse,
     response_of,
 )
+from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.asgi import Receive, Scope, Send, WhileConnected, direct_writer
+from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.candidate_groups import CandidateGroups
-from sparkfleet.gateway.candidates import candidates_of
-from sparkfleet.gateway.delivery import Delivery
+from sparkfleet.gateway.candidates import candidates_of, model_of
+from sparkfleet.gateway.client_request import ClientRequest
+from sparkfleet.gateway.delivery import Delivery, PreparedRequest
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_body import EngineBody, engine_body
 from sparkfleet.gateway.engine.external import ExternalPicker
-from sparkfleet.gateway.engine.replay import plan_of
+from sparkfleet.gateway.engine.replay import ContinuableRequest, continuable_request
 from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, request_headers
 from sparkfleet.gateway.errors.request_errors import no_such_response
 from sparkfleet.gateway.http_responses import respond_json
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
-from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
-from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
+from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
 from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.telemetry.samples import Sample, sample
@@ -111,78 +112,92 @@ class ReverseProxy:
         await self.scanner.aclose()
 
     async def forward(
-        self, ctx: RequestContext, table: RoutingTable, scope: Scope, receive: Receive, send: Send
+        self,
+        record: RequestRecord,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        key: KeyEntry,
+        table: RoutingTable,
     ) -> None:
         """Passes one request on, and its answer back.
 
         Args:
-            ctx: the request, with its key.
-            table: the table that it was admitted by.
+            record: the request; its outcome is noted in it.
+            table: the table that its key was authenticated by.
 
         Raises:
             ApiError: no engine has begun to answer it.
             ClientGone: its client has left.
         """
+        request = record.request
         check_target(_raw_path(scope), scope["query_string"])
-        check_encoding(ctx.headers)
-        assert ctx.key is not None
+        check_encoding(request.headers)
         with (
-            closing(self._limiter.admit(ctx.key)) as ctx.admitted,
-            closing(HeldBody(self.bodies, ctx.key.id)) as held,
+            closing(self._limiter.admit(key)) as admitted,
+            closing(HeldBody(self.bodies, key.id)) as held,
         ):
-            ctx.direct = direct_writer(scope)
-            body = await read_body(ctx.headers, receive, self.limits, held, ctx.direct)
-            ctx.body_read = True
+            record.admitted = admitted
+            direct = direct_writer(scope)
+            body = await read_body(request.headers, receive, self.limits, held, direct)
+            record.body_read = True
             if self._capture is not None and self._capture.until and body.size <= BODY_BYTES:
-                ctx.prompt = prompt_of(body.whole())
-            if ctx.dialect == "anthropic":
+                record.prompt = prompt_of(body.whole())
+            if request.dialect == "anthropic":
                 body = without_changing_digits(body)
-            target = await self._target(ctx, scope["query_string"], receive, body)
-            candidates = candidates_of(ctx, table, target, self.observed)
-            ctx.admitted.charge(target.needs.prompt_tokens)
-            if ctx.explains == "only":
-                return await _explain(ctx, candidates, send)
-            sent = engine_body(ctx.path, ctx.headers, body, target, candidates)
-            ctx.hides_usage = sent.asks_usage
-            if candidates.model.replay and 0 < sent.body.size <= INLINE_BYTES and not is_form(ctx.headers):
-                ctx.replay = plan_of(ctx.path, sent.body)
-            ctx.outgoing = _request(ctx, scope, sent)
+            target = await self._target(request, key, scope["query_string"], receive, body)
+            candidates = self._candidates(record, key, table, target)
+            admitted.charge(target.needs.prompt_tokens)
+            if request.explains == "only":
+                return await _explain(record, candidates, send)
+            sent = engine_body(request.path, request.headers, body, target, candidates)
+            prepared = PreparedRequest(
+                record,
+                key,
+                lambda: self._candidates(record, key, self.table, target),
+                direct,
+                sent.asks_usage,
+                _replay_of(request, candidates.model, sent.body),
+            )
+            delivery = self._delivery.deliver(
+                prepared, candidates, _engine_request(request, scope, sent), receive, send, held=held
+            )
             del body, sent  # only the attempts keep it, until an engine answers
             try:
-                with self._metrics.in_flight.labels(ctx.model).track_inprogress():
-                    await self._delivery.deliver(
-                        ctx,
-                        candidates,
-                        receive,
-                        send,
-                        choose=lambda: candidates_of(ctx, self.table, target, self.observed),
-                        held=held,
-                    )
+                with self._metrics.in_flight.labels(record.model).track_inprogress():
+                    await delivery
             finally:
-                if ctx.slot is not None:
-                    ctx.slot.close()
+                if record.exchange is not None:
+                    record.exchange.slot.close()
         return None
 
+    def _candidates(
+        self, record: RequestRecord, key: KeyEntry, table: RoutingTable, target: RequestTarget
+    ) -> CandidateGroups:
+        model = model_of(table, key, target.model)
+        record.model = model.name
+        return candidates_of(record.request, key, model, target, self.observed)
+
     async def _target(
-        self, ctx: RequestContext, query: bytes, receive: Receive, body: RequestBody
+        self, request: ClientRequest, key: KeyEntry, query: bytes, receive: Receive, body: RequestBody
     ) -> RequestTarget:
         """The target of a request. One that names a stored response goes to the group that has it.
 
         Raises:
             ApiError: the request has a fault, or its key has no such response.
         """
-        assert ctx.key is not None
-        if response := response_of(ctx.path):
-            made = self._owned(response, ctx.key)
+        if response := response_of(request.path):
+            made = self._owned(response, key)
             return RequestTarget(made.model, group=made.app)
-        target = await self._scan(ctx, query, receive, body)
-        if ctx.path != RESPONSES:
+        target = await self._scan(request.headers, key, query, receive, body)
+        if request.path != RESPONSES:
             return target
         claimed = self._owners.of(target.claimed)
-        if claimed is not None and claimed.key != ctx.key.id:
+        if claimed is not None and claimed.key != key.id:
             raise no_such_response(target.claimed)  # its answer would take that one's place
         if target.previous:
-            target = target._replace(group=self._owned(target.previous, ctx.key).app)
+            target = target._replace(group=self._owned(target.previous, key).app)
         return target
 
     def _owned(self, response: str, key: KeyEntry) -> StoredResponse:
@@ -192,13 +207,12 @@ class ReverseProxy:
         return made
 
     async def _scan(
-        self, ctx: RequestContext, query: bytes, receive: Receive, body: RequestBody
+        self, headers: Headers, key: KeyEntry, query: bytes, receive: Receive, body: RequestBody
     ) -> RequestTarget:
-        assert ctx.key is not None
         if body.size <= INLINE_BYTES:
-            return await self.scanner.route(query, ctx.headers, body, ctx.key.id)
+            return await self.scanner.parse(query, headers, body, key.id)
         async with WhileConnected(receive):
-            return await self.scanner.route(query, ctx.headers, body, ctx.key.id)
+            return await self.scanner.parse(query, headers, body, key.id)
 
 
 def _raw_path(scope: Scope) -> bytes:
@@ -206,18 +220,25 @@ def _raw_path(scope: Scope) -> bytes:
     return raw
 
 
-def _request(ctx: RequestContext, scope: Scope, sent: EngineBody) -> EngineRequest:
+def _replay_of(request: ClientRequest, model: ModelEntry, body: RequestBody) -> ContinuableRequest | None:
+    """The request as one that another group can continue, if its deployment and its content allow that."""
+    if not model.replay or not 0 < body.size <= INLINE_BYTES or is_form(request.headers):
+        return None
+    return continuable_request(request.path, body)
+
+
+def _engine_request(request: ClientRequest, scope: Scope, sent: EngineBody) -> EngineRequest:
     path, query = _raw_path(scope), scope["query_string"]
     return EngineRequest(
-        id=ctx.id,
-        method=ctx.method,
+        id=request.id,
+        method=request.method,
         target=(path + b"?" + query if query else path).decode("ascii"),
-        headers=request_headers(ctx.headers),
+        headers=request_headers(request.headers),
         body=sent.body,
         model_span=sent.model_span,
     )
 
 
-async def _explain(ctx: RequestContext, candidates: CandidateGroups, send: Send) -> None:
+async def _explain(record: RequestRecord, candidates: CandidateGroups, send: Send) -> None:
     body = json.dumps(candidates.explain(candidates.forecasts()), indent=1).encode()
-    await respond_json(ctx, body, send)
+    await respond_json(record, body, send)

@@ -11,7 +11,7 @@ from sparkfleet.errors import ControlError
 CONNECTIONS = 4096
 """Connections of one server, if the process may have as many files: a request needs two."""
 ADDRESS_SHARE = 0.5
-"""Share of them for one address: it needs no API key to open them."""
+"""Share of the connections that one address may have: to open them it needs no API key."""
 _SPARE_FILES = 200
 BACKLOG = 2048
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))

@@ -10,8 +10,8 @@ from sparkfleet.engines.base import DraftTokenCounts
 from sparkfleet.errors import NodeError
 from sparkfleet.group.canary import drafts_of
 from sparkfleet.group.engine_client import EngineClient
+from sparkfleet.group.exposed_sockets import refuse_exposed, watch_sockets
 from sparkfleet.group.group_launch import GroupLaunch
-from sparkfleet.group.misplaced import refuse_exposed, watch_sockets
 from sparkfleet.group.probe import FIRST_TOKEN_S, wait_healthy
 from sparkfleet.group.ranks.rank_set import Ranks, cancel
 from sparkfleet.group.ranks.rank_spec import is_forwarded

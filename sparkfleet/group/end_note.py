@@ -27,7 +27,7 @@ class EndNote:
         self._node = node
         self._boot = boot
 
-    def serves(self) -> None:
+    def note_serving(self) -> None:
         """Notes that the engine serves in this boot."""
         with contextlib.suppress(OSError):
             write_atomically(self._path, json.dumps({"boot": self._boot}).encode())

@@ -29,8 +29,8 @@ from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
-from sparkfleet.group.serving_watch import beat, follow, stays_well
-from sparkfleet.group.speed import QuietBox
+from sparkfleet.group.serving_watch import send_heartbeats, watch_health, watch_progress
+from sparkfleet.group.speed import MeasuringTurns
 from sparkfleet.group.start_checks import StartChecks
 from sparkfleet.runtime.files.token_secrets import mark_of
 
@@ -60,7 +60,7 @@ class Group:
         wanted: is asked before its engine is stopped: Serve also replaces an actor that only stalled.
         barred: is asked before its engine is started, and not before it is adopted.
         after: the end of the actor before, if that is known; its first report has it.
-        box: turns of the groups of rank 0's box, so that none is measured while another starts.
+        turns: those of the groups on rank 0's node, so that none is measured while another starts.
         end_note: of its engine's last end, for the group's next actor.
         token_secret: reads the secret of its engine's token, once rank 0 is held.
     """
@@ -75,7 +75,7 @@ class Group:
         wanted: Wanted,
         barred: Barred,
         after: str,
-        box: QuietBox,
+        turns: MeasuringTurns,
         end_note: EndNote,
         token_secret: Callable[[], str],
     ) -> None:
@@ -87,7 +87,7 @@ class Group:
         self._exit_watch = ExitWatch(self._ranks, self._reports, launch.name)
         self._wanted = wanted
         self._barred = barred
-        self._box = box
+        self._turns = turns
         self._after = f"{ACTOR}: {after}" if after else ""
         self._end_note = end_note
         self._lost = end_note.take()
@@ -120,7 +120,7 @@ class Group:
     async def start(self) -> None:
         """Returns when the engine has generated a token and passed the canary.
 
-        Its speed is measured before, or, if other engines of the box are starting or it was adopted, once it is idle.
+        Its speed is measured before, or, if other engines of the node are starting or it was adopted, once it is idle.
 
         Raises:
             EngineError: it exited, or it is up and does not generate. No process of it is left.
@@ -137,7 +137,7 @@ class Group:
             if not adopted:
                 self._reports.enter(GroupPhase.STARTING, self._after, lost=self._lost or self._ranks.lost)
                 await self._until_allowed()
-            async with self._box.starting():
+            async with self._turns.starting():
                 if not adopted:
                     statuses = await self._ranks.start(partial(self._reports.enter, GroupPhase.STARTING))
                 self._exit_watch.begin()
@@ -156,7 +156,7 @@ class Group:
             # The API of a custom workload is unknown: only its health can be checked.
             measured: dict[str, float] = {}
             if not client.is_custom:
-                checks = StartChecks(self._launch, self._reports, client, self._box)
+                checks = StartChecks(self._launch, self._reports, client, self._turns)
                 measured = await self._exit_watch.until_exit(checks.run(drafts, adopted=adopted))
             # A supervisor or a rank's actor may hang beside an engine that generates.
             with contextlib.suppress(NodeError, TimeoutError):
@@ -177,7 +177,7 @@ class Group:
             ranks=self._ranks.reports(statuses),
             lost="",
         )
-        self._end_note.serves()
+        self._end_note.note_serving()
 
     async def watch(self) -> str:
         """Reports every few seconds; returns the reason when the engine has ended and no rank of it is left, or when its
@@ -189,17 +189,19 @@ class Group:
         client = self._client
         assert client is not None
         probe, timeouts = client.probe, self._launch.timeouts
-        works = [beat(partial(self._report_load, client)), self._ranks.watch_answers()]
+        works = [send_heartbeats(partial(self._report_load, client)), self._ranks.watch_answers()]
         measuring = None
         if client.engine.metrics_path:  # without metrics its progress is unknown
-            checks = StartChecks(self._launch, self._reports, client, self._box)
+            checks = StartChecks(self._launch, self._reports, client, self._turns)
             measuring = asyncio.create_task(checks.measure_once_idle())
             works.append(
-                follow(client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector)
+                watch_progress(
+                    client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector
+                )
             )
         elif self._launch.probed:
             healthy = partial(probe.healthy, client.health_path)
-            works.append(stays_well(healthy, client.health_path, timeouts, self._show_unwell))
+            works.append(watch_health(healthy, client.health_path, timeouts, self._show_unwell))
         try:
             await self._exit_watch.until_exit(*works)
         except EngineError as error:

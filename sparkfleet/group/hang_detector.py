@@ -51,7 +51,7 @@ class HangDetector:
         self._suspect = self._suspect or now - self._moved_at >= limit_s
         return self._suspect
 
-    def proved(self, now: float) -> None:
+    def note_token(self, now: float) -> None:
         """Records that the probe got its token."""
         self._moved_at, self._suspect = now, False
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
-from sparkfleet.group.serving_watch import beat
+from sparkfleet.group.serving_watch import send_heartbeats
 
 
 class GroupReporter(Protocol):
@@ -65,7 +65,7 @@ class ReportSender:
     async def repeating(self) -> AsyncIterator[None]:
         """Repeats the last report until the block ends, as a silent group counts as gone: a pause before a restart, a first
         token, a measurement and a drain take longer than that."""
-        beating = asyncio.create_task(beat(self._repeat))
+        beating = asyncio.create_task(send_heartbeats(self._repeat))
         try:
             yield
         finally:

@@ -35,14 +35,14 @@ TokenProbe = Callable[[float], Coroutine[Any, Any, None]]
 """Requests one token within this many seconds. Raises EngineError."""
 
 
-async def beat(report: Callable[[], None]) -> NoReturn:
+async def send_heartbeats(report: Callable[[], None]) -> NoReturn:
     """Reports every `HEARTBEAT_S`, without waiting for the engine: gateways avoid a group whose reports stop."""
     while True:
         await asyncio.sleep(HEARTBEAT_S)
         report()
 
 
-async def follow(
+async def watch_progress(
     read: Callable[[], Awaitable[Load]], ask: TokenProbe, patience_s: float, detector: HangDetector
 ) -> NoReturn:
     """Reads an engine's load every `HEARTBEAT_S`, and probes it with one token when its counters stop.
@@ -71,7 +71,7 @@ async def follow(
                 asking = None
             elif asking.done():
                 asking.result()
-                detector.proved(time.monotonic())
+                detector.note_token(time.monotonic())
                 asking = None
     finally:
         if asking is not None:
@@ -103,7 +103,7 @@ async def generates(read: Callable[[], Awaitable[Load]], ask: TokenProbe) -> boo
         await cancel(asking)
 
 
-async def stays_well(
+async def watch_health(
     is_well: Callable[[], Awaitable[bool]], path: str, timeouts: Timeouts, show: Callable[[str], None]
 ) -> NoReturn:
     """Checks a custom workload's health again and again.

@@ -1,4 +1,4 @@
-"""Speed of an engine as its group measures it: several streams on a box on which no other engine starts or is measured."""
+"""Speed of an engine as its group measures it: several streams on a node on which no other engine starts or is measured."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RUNS = 3
 BUDGET_S = 20.0
 """Seconds after which no further stream begins: at 8 tok/s, the slowest published decode, one takes 8 s."""
 TURN_S = 30.0
-"""Longest wait for the box before a group serves unmeasured: longer than the measurement of another group takes, and shorter
-than the load of a large model."""
+"""Longest wait for its turn before a group serves unmeasured: longer than the measurement of another group takes, and
+shorter than the load of a large model."""
 LOOK_S = 0.1
 
 
@@ -69,13 +69,13 @@ def of_streams(found: Sequence[StreamMeasurement]) -> SpeedMeasurement:
     )
 
 
-class QuietBox:
-    """Turns of the groups whose rank 0 is on one box: many start at once, and one is measured while none starts.
+class MeasuringTurns:
+    """Turns of the groups whose rank 0 is on one node: many start at once, and one is measured while none starts.
 
-    The kernel ends a turn with the process that has it. Ranks of a group on further boxes take no turn there.
+    The kernel ends a turn with the process that has it. Ranks of a group on further nodes take no turn there.
 
     Args:
-        path: a file of the fleet's run directory on the box.
+        path: a file of the fleet's run directory on the node.
     """
 
     def __init__(self, path: Path) -> None:

@@ -11,7 +11,7 @@ from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
 from sparkfleet.group.report_sender import ReportSender
-from sparkfleet.group.speed import TURN_S, QuietBox, measure_speed
+from sparkfleet.group.speed import TURN_S, MeasuringTurns, measure_speed
 
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
@@ -26,16 +26,16 @@ class StartChecks:
         launch: of the group.
         reports: get the steps and the readings.
         client: of the engine, which generates.
-        box: turns of the groups of rank 0's box, so that none is measured while another starts.
+        turns: those of the groups on rank 0's node, so that none is measured while another starts.
     """
 
     def __init__(
-        self, launch: GroupLaunch, reports: ReportSender, client: EngineClient, box: QuietBox
+        self, launch: GroupLaunch, reports: ReportSender, client: EngineClient, turns: MeasuringTurns
     ) -> None:
         self._launch = launch
         self._reports = reports
         self._client = client
-        self._box = box
+        self._turns = turns
 
     async def run(self, before: DraftTokenCounts, *, adopted: bool) -> dict[str, float]:
         """Measures its speed if that means something now, and runs the canary. Returns the readings by name.
@@ -53,7 +53,7 @@ class StartChecks:
             self._reports.enter(GroupPhase.PROBING, "measuring its speed", unused=unused)
             measured = await self._measure(TURN_S)
         self._reports.enter(GroupPhase.PROBING, "checking its output (canary)")
-        async with self._box.starting():
+        async with self._turns.starting():
             found = await sanity(
                 self._client.probe, self._client.engine, self._launch.candidate.speculation, before
             )
@@ -89,6 +89,6 @@ class StartChecks:
                 self._reports.enter(self._reports.last.phase, measured=self._reports.last.measured | found)
 
     async def _measure(self, wait_s: float) -> dict[str, float]:
-        """Its speed, by name; {} if other groups of the box start or are measured for longer than `wait_s`."""
-        async with self._box.alone(wait_s) as quiet:
+        """Its speed, by name; {} if other groups of the node start or are measured for longer than `wait_s`."""
+        async with self._turns.alone(wait_s) as quiet:
             return (await measure_speed(self._client.probe.measure)).values() if quiet else {}

@@ -24,7 +24,7 @@ from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_launch import ALONE, GroupLaunch
 from sparkfleet.group.group_name import name_of
-from sparkfleet.group.ranks.rank_node import available_memory, box_of, prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_node import available_memory, container_of, prepare_cache, spec_here
 from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
@@ -120,5 +120,5 @@ async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> No
     ports = Ports(http=free_port(placement.address), inner=free_port(ALONE))
     prepare_cache(paths, launch)
     secret, tokens = paths.read_engine_secret(), paths.read_token_secrets()
-    spec = spec_here(paths, launch, 0, ports, secret, tokens=tokens, box=await box_of(launch))
+    spec = spec_here(paths, launch, 0, ports, secret, tokens=tokens, container=await container_of(launch))
     await runtime.start(spec)

@@ -1,7 +1,7 @@
 """Predictor of a candidate's memory and speed, each computed once per relevant combination. Pure.
 
-Translates a checkpoint, a split and `Settings` into the configurations of the memory model (`MemoryConfig`) and of the speed
-model (`SpeedConfig`), which share the fields of `EngineConfig`.
+Translates a checkpoint, a split and `EngineSettings` into the configurations of the memory model (`MemoryConfig`) and of the
+speed model (`SpeedConfig`), which share the fields of `EngineConfig`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,11 @@ SPEED_METHODS = {"nextn": "mtp"}
 """Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
 
 
-class Settings(NamedTuple):
-    """Fields beside the checkpoint and the split that memory and speed depend on."""
+class EngineSettings(NamedTuple):
+    """Settings of an engine, beside the checkpoint and the split, that memory and speed depend on.
+
+    They name the speculative method and its draft model; the `EngineConfig` that is made of them has its shapes.
+    """
 
     engine: str
     release: str
@@ -112,7 +115,7 @@ class Predictor:
         self._rates: dict[tuple[object, ...], Rates] = {}
         self._memory: dict[tuple[object, ...], tuple[Band, tuple[MemoryPart, ...]]] = {}
 
-    def _shape(self, settings: Settings) -> ModelShape:
+    def _shape(self, settings: EngineSettings) -> ModelShape:
         """The shapes as the build of these settings stores them."""
         if settings.requantized not in self._shapes:
             self._shapes[settings.requantized] = self.arch.requantized(dict(settings.requantized))
@@ -123,7 +126,7 @@ class Predictor:
             self._rates.clear()
             self._memory.clear()
 
-    def rates(self, split: Split, settings: Settings, context: int, concurrency: int) -> Rates:
+    def rates(self, split: Split, settings: EngineSettings, context: int, concurrency: int) -> Rates:
         """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
         # Distributed experts move as many bytes as split ones.
         key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
@@ -135,7 +138,7 @@ class Predictor:
             )
         return found
 
-    def check(self, split: Split, settings: Settings) -> Rates:
+    def check(self, split: Split, settings: EngineSettings) -> Rates:
         """Speed of the short request that a group is measured with right after its start."""
         key = (split.tp, split.pp, settings, CHECK)
         if key not in self._rates:
@@ -143,7 +146,7 @@ class Predictor:
             self._rates[key] = self._corrected(split, settings, CHECK)
         return self._rates[key]
 
-    def _corrected(self, split: Split, settings: Settings, workload: Workload) -> Rates:
+    def _corrected(self, split: Split, settings: EngineSettings, workload: Workload) -> Rates:
         """The prediction for a workload, corrected by what was measured of the same setup.
 
         A depth by load is one setup: what was measured of one request corrects it under load, too.
@@ -163,11 +166,11 @@ class Predictor:
         ]
         return anchored(model_of(setup, factors()), workload, own)
 
-    def model(self, split: Split, settings: Settings) -> LatencyModel:
+    def model(self, split: Split, settings: EngineSettings) -> LatencyModel:
         """The speed model of a setup before local measurements correct it, to explain what a prediction is made of."""
         return model_of(self._speed_config(split, settings), factors())
 
-    def config(self, split: Split, settings: Settings) -> EngineConfig:
+    def config(self, split: Split, settings: EngineSettings) -> EngineConfig:
         """The engine configuration that both models begin with."""
         return EngineConfig(
             engine=settings.engine,
@@ -182,7 +185,7 @@ class Predictor:
             disk_tables=settings.disk_tables,
         )
 
-    def _speed_config(self, split: Split, settings: Settings) -> SpeedConfig:
+    def _speed_config(self, split: Split, settings: EngineSettings) -> SpeedConfig:
         config = self.config(split, settings)
         # The same bytes per step whether experts are split or distributed, so speed takes no `ep` (see `rates`).
         speed = {"ep": 1, "method": SPEED_METHODS.get(config.method, config.method)}
@@ -196,7 +199,7 @@ class Predictor:
         )
 
     def memory(
-        self, split: Split, settings: Settings, context: int, concurrency: int
+        self, split: Split, settings: EngineSettings, context: int, concurrency: int
     ) -> tuple[Band, tuple[MemoryPart, ...]]:
         """Bytes per rank, with what they are made of: KV for `concurrency` requests of `context` tokens each."""
         what = (
@@ -217,7 +220,9 @@ class Predictor:
             found = self._memory[key] = (needs.band, named)
         return found
 
-    def memory_config(self, split: Split, settings: Settings, context: int, concurrency: int) -> MemoryConfig:
+    def memory_config(
+        self, split: Split, settings: EngineSettings, context: int, concurrency: int
+    ) -> MemoryConfig:
         """The configuration with its requests, for the memory model."""
         drafter = self.drafter(settings.speculation)
         return MemoryConfig(
@@ -228,11 +233,11 @@ class Predictor:
             **self.config(split, settings).shared(),
         )
 
-    def step(self, split: Split, settings: Settings, context: int, concurrency: int) -> int:
+    def step(self, split: Split, settings: EngineSettings, context: int, concurrency: int) -> int:
         """Tokens of the largest prefill step."""
         return step_tokens(self.arch, self.memory_config(split, settings, context, concurrency))
 
-    def whole_block(self, split: Split, settings: Settings) -> int:
+    def whole_block(self, split: Split, settings: EngineSettings) -> int:
         """Tokens that a prefill step has to have room for at least, 0 if there is no such thing."""
         return whole_block(self.arch, self.memory_config(split, settings, context=1, concurrency=1))
 

@@ -268,7 +268,7 @@ class Supervisor:
 
     def _drain(self) -> None:
         while self._read_output():
-            pass  # no process of the rank is alive: this ends
+            pass  # it ends: no process is left that could write
 
     def _announce(self) -> None:
         """Sends the first status to the starter, once, and closes the descriptors that came from it."""

@@ -21,7 +21,7 @@ from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import model_of
 from sparkfleet.perf.latency.rates import rates
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import Predictor, Settings
+from sparkfleet.perf.predictor import EngineSettings, Predictor
 from sparkfleet.perf.workload import Workload
 
 PROMPTS = (2048, 32_768)
@@ -66,7 +66,7 @@ COMPLETE = tuple(name for name in architectures() if not name.startswith("_") an
 
 def _planned(predictor: Predictor, tp: int, prompt: int) -> dict[str, object]:
     """Prediction of a plan for one request on `tp` nodes with vLLM."""
-    settings = Settings(
+    settings = EngineSettings(
         engine="vllm",
         release="0.32",
         speculation=Speculation(),

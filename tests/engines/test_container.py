@@ -7,7 +7,7 @@ from sparkfleet.engines.container import (
     ContainerOptions,
     RankLabels,
     find_argv,
-    found,
+    parse_containers,
     run_argv,
     stop_argv,
 )
@@ -164,7 +164,7 @@ def listed(tool, labels, **fields):
 @pytest.mark.parametrize("tool", ["docker", "podman"])
 def test_containers_are_found_by_their_labels(tool):
     rows = [listed(tool, OURS), listed(tool, {**OURS, "rank": "0"}, State="exited")]
-    first, second = found("\n".join(rows) if tool == "docker" else f"[{', '.join(rows)}]")
+    first, second = parse_containers("\n".join(rows) if tool == "docker" else f"[{', '.join(rows)}]")
     assert (first.name, first.identity) == ("n", WHO)
     assert second.identity.rank == 0
 
@@ -195,9 +195,9 @@ PODMAN_4_3 = """[
 
 
 def test_the_output_of_a_real_podman():
-    (one,) = found(PODMAN_4_3)
+    (one,) = parse_containers(PODMAN_4_3)
     assert one.name == one.identity.container_name
-    assert found("[]\n") == ()
+    assert parse_containers("[]\n") == ()
 
 
 @pytest.mark.parametrize(
@@ -213,4 +213,4 @@ def test_the_output_of_a_real_podman():
     ],
 )
 def test_foreign_containers_are_left_out(line):
-    assert found(line) == ()
+    assert parse_containers(line) == ()

@@ -111,10 +111,10 @@ class Admission(RuleBasedStateMachine):
         slot = self.slots.pop(data.draw(st.integers(0, len(self.slots) - 1)))
         if answered:
             before = self.observed._circuits.get(slot._app)
-            slot.answered(is_stream=True, is_good=good)
+            slot.note_answer(is_stream=True, is_good=good)
             closes = good and before is not None and 0 < before.first <= slot._number
             assert (slot._app in self.observed._circuits) == (before is not None and not closes)
-            slot.ended(tokens, is_stream=True)
+            slot.note_end(tokens, is_stream=True)
         slot.close()
         slot.close()
         self.settle()

@@ -11,12 +11,12 @@ from gateway_values import model
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.request.requirements import Requirements
-from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.request_parser import RequestTarget
-from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, RoutingTable
+from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry
 
 if TYPE_CHECKING:
     from conftest import OpenDoor
@@ -30,10 +30,8 @@ IMAGE = Requirements(vision=True)
 
 
 def found(needs: Requirements, path: str = PATH, **more: Any) -> CandidateGroups:
-    ctx = RequestContext("POST", path, [])
-    ctx.key = KEY
-    table = RoutingTable(version=1, models={"tiny": model("tiny", **more)}, keys=(KEY,))
-    return candidates_of(ctx, table, RequestTarget("tiny", needs), ObservedGroups())
+    request = ClientRequest("POST", path, [])
+    return candidates_of(request, KEY, model("tiny", **more), RequestTarget("tiny", needs), ObservedGroups())
 
 
 def test_groups_that_cannot_serve_it_are_no_candidates() -> None:

@@ -17,10 +17,12 @@ import pytest
 from sparkfleet.engines.fake import Pace
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway import http_answers, http_server
+from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.connection import EngineConnection
+from sparkfleet.gateway.engine.exchange import EngineExchange
 from sparkfleet.gateway.http_server import Server, serve
-from sparkfleet.gateway.request_context import RequestContext
 
 if TYPE_CHECKING:
     from conftest import Door
@@ -295,7 +297,8 @@ async def test_an_old_client_may_keep_a_connection_with_lengths(start: Start) ->
 
 async def test_what_has_ended_is_freed_without_a_search_for_cycles(door: Door) -> None:
     """Every request left 20 objects that referred to each other, and each search among them stopped all streams."""
-    kinds = (http_server.GuardedProtocol, http_answers.RequestResponseCycle, EngineConnection, RequestContext)
+    of_a_request = (http_answers.RequestResponseCycle, ClientRequest, RequestRecord, EngineExchange)
+    kinds = (http_server.GuardedProtocol, EngineConnection, *of_a_request)
 
     def alive() -> int:
         return sum(type(one) in kinds for one in gc.get_objects())  # isinstance() runs code of other objects

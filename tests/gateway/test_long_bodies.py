@@ -24,7 +24,7 @@ from sparkfleet.gateway.body.scan_program import scan
 from sparkfleet.gateway.body.scanner import INLINE_BYTES, BodyScanner
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.page.page_app import PageApp
-from sparkfleet.gateway.request_parser import RequestTarget, route
+from sparkfleet.gateway.request_parser import RequestTarget, parse_target
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def handled(monkeypatch: pytest.MonkeyPatch) -> Handled:
 
     def parse(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
         seen.parsed.append(len(body))
-        return route(query, headers, body)
+        return parse_target(query, headers, body)
 
     def join(body: RequestBody) -> bytes:
         seen.joined.append(body.size)
@@ -112,7 +112,7 @@ def handled(monkeypatch: pytest.MonkeyPatch) -> Handled:
             seen.pieces.append(len(piece))
             yield piece
 
-    monkeypatch.setattr(scanner_module, "route", parse)
+    monkeypatch.setattr(scanner_module, "parse_target", parse)
     monkeypatch.setattr(RequestBody, "whole", join)
     monkeypatch.setattr(RequestBody, "__iter__", divide)
     return seen
@@ -186,11 +186,11 @@ FAULTS = {
 @pytest.mark.parametrize("body", FAULTS.values(), ids=FAULTS)
 async def test_a_long_body_has_the_same_fault_as_a_short_one(body: bytes) -> None:
     with pytest.raises(ApiError) as short:
-        route(b"", [], body)
+        parse_target(b"", [], body)
     reader = BodyScanner()
     try:
         with pytest.raises(ApiError) as long:
-            await reader.route(b"", [], RequestBody(body), "key-1")
+            await reader.parse(b"", [], RequestBody(body), "key-1")
     finally:
         await reader.aclose()
     one, other = short.value, long.value
@@ -262,9 +262,9 @@ async def test_a_key_has_one_reader_at_a_time() -> None:
 
     reader._scan = slow  # type: ignore[method-assign]
     body = RequestBody(b" " * (INLINE_BYTES + 1))
-    await asyncio.gather(*(reader.route(b"", [], body, "key-1") for _ in range(5)))
+    await asyncio.gather(*(reader.parse(b"", [], body, "key-1") for _ in range(5)))
     assert most == 1
-    await asyncio.gather(*(reader.route(b"", [], body, f"key-{number}") for number in range(5)))
+    await asyncio.gather(*(reader.parse(b"", [], body, f"key-{number}") for number in range(5)))
     assert most == 2
     assert not reader._of_key
 
@@ -287,18 +287,18 @@ def test_a_form_has_a_cap_on_its_parts_and_their_headers() -> None:
     headers = [(b"content-type", b"multipart/form-data; boundary=b0")]
     part = b'--b0\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n'
     named = b'--b0\r\nContent-Disposition: form-data; name="model"\r\n\r\ntiny\r\n'
-    assert route(b"", headers, named + part * 127 + b"--b0--\r\n").model == "tiny"
+    assert parse_target(b"", headers, named + part * 127 + b"--b0--\r\n").model == "tiny"
     with pytest.raises(ApiError, match="more than 128 parts"):
-        route(b"", headers, named + part * 128 + b"--b0--\r\n")
+        parse_target(b"", headers, named + part * 128 + b"--b0--\r\n")
     with pytest.raises(ApiError, match="header size"):
-        route(b"", headers, b"--b0\r\nX: " + b"x" * 9000 + b"\r\n\r\n\r\n" + named + b"--b0--\r\n")
+        parse_target(b"", headers, b"--b0\r\nX: " + b"x" * 9000 + b"\r\n\r\n\r\n" + named + b"--b0--\r\n")
 
 
 def test_a_text_that_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("sparkfleet.gateway.body.scan_program.route", full)
+    monkeypatch.setattr("sparkfleet.gateway.body.scan_program.parse_target", full)
     with pytest.raises(ApiError, match="takes too much memory") as refused:
         scan(b"", b"{}").target()
     assert refused.value.code == "too_complex"

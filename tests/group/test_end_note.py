@@ -10,7 +10,7 @@ def note(tmp_path, boot="first"):
 
 
 def test_an_engine_that_served_before_a_reboot_has_that_as_its_end_once(tmp_path):
-    note(tmp_path).serves()
+    note(tmp_path).note_serving()
     assert note(tmp_path).take() == "", "it may still run"
     words = "spark1 was switched off or restarted while its engine served; the engine is loaded again"
     assert note(tmp_path, "second").take() == words
@@ -19,7 +19,7 @@ def test_an_engine_that_served_before_a_reboot_has_that_as_its_end_once(tmp_path
 
 def test_a_reason_that_was_left_is_the_end_whatever_the_boot(tmp_path):
     one = note(tmp_path)
-    one.serves()
+    one.note_serving()
     one.leave("out of memory")
     assert note(tmp_path, "second").take() == "out of memory"
     assert note(tmp_path, "second").take() == ""
@@ -27,7 +27,7 @@ def test_a_reason_that_was_left_is_the_end_whatever_the_boot(tmp_path):
 
 def test_an_intended_stop_leaves_no_end(tmp_path):
     one = note(tmp_path)
-    one.serves()
+    one.note_serving()
     one.forget()
     assert note(tmp_path, "second").take() == ""
 
@@ -41,7 +41,7 @@ def test_a_note_that_cannot_be_read_is_no_end(tmp_path, content):
 def test_a_note_that_cannot_be_written_stops_no_engine(tmp_path):
     one = EndNote(tmp_path / "missing" / "file" / "ended", "spark1", "first")
     (tmp_path / "missing").write_bytes(b"")
-    one.serves()
+    one.note_serving()
     one.leave("out of memory")
     one.forget()
     assert one.take() == ""

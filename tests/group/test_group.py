@@ -12,7 +12,7 @@ from sparkfleet.group.engine_load import Load
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.group.speed import QuietBox
+from sparkfleet.group.speed import MeasuringTurns
 from sparkfleet.group.start_checks import StartChecks
 from sparkfleet.planner.types.plan import GroupShape
 
@@ -108,7 +108,7 @@ async def test_one_that_waits_for_a_drained_node_does_not_keep_others_of_its_box
     waiting = asyncio.create_task(world.group(barred=barred).start())
     while not any(one.phase is GroupPhase.BARRED for one in world.reports):
         await asyncio.sleep(0.001)
-    async with QuietBox(world.paths.run / "measuring").alone(0) as quiet:
+    async with MeasuringTurns(world.paths.run / "measuring").alone(0) as quiet:
         assert quiet
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -288,11 +288,11 @@ async def test_a_container_tool_whose_daemon_is_away_is_waited_for(world, monkey
     monkeypatch.setattr(rank_module, "AGAIN_S", 0.001)
     left = [NodeError("its daemon is away", because=Cause.TRANSIENT)] * 2
 
-    async def box_of(launch):
+    async def container_of(launch):
         if left:
             raise left.pop()
 
-    monkeypatch.setattr(rank_module, "box_of", box_of)
+    monkeypatch.setattr(rank_module, "container_of", container_of)
     group = world.group()
     await group.start()
     assert left == []

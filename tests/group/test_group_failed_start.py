@@ -11,7 +11,7 @@ from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import Cause, EngineError, NodeError
 from sparkfleet.group import bring_up, exit_watch
-from sparkfleet.group.misplaced import Listening
+from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase

@@ -31,7 +31,7 @@ def test_an_engine_that_says_it_is_idle_has_to_show_it_now_and_then():
     detector = HangDetector(Timeouts(stuck_s=20, idle_s=60))
     assert not any(detector.is_suspect(second, requests=0, figures=(5,)) for second in range(0, 60, 10))
     assert detector.is_suspect(60, requests=0, figures=(5,))
-    detector.proved(61)
+    detector.note_token(61)
     assert not detector.is_suspect(100, requests=0, figures=(6,))
 
 
@@ -80,7 +80,7 @@ def test_a_proof_of_life_counts():
     detector = HangDetector(Timeouts(stuck_s=20))
     detector.is_suspect(0, requests=1, figures=(5,))
     assert detector.is_suspect(20, requests=1, figures=(5,))
-    detector.proved(21)
+    detector.note_token(21)
     assert not detector.is_suspect(40, requests=1, figures=(5,))
     assert detector.is_suspect(41, requests=1, figures=(5,))
 

@@ -21,7 +21,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 SECRET = "s" * 64
 FLEET = inventory({"a": spark(1), "b": spark(2)}, (cable("a", "b", 100),))
-BOX = ContainerSpec(tool="podman", image="localhost/trtllm:1")
+CONTAINER = ContainerSpec(tool="podman", image="localhost/trtllm:1")
 
 
 def ordered(engine="trtllm", nodes=("a", "b"), generation=3):
@@ -31,7 +31,7 @@ def ordered(engine="trtllm", nodes=("a", "b"), generation=3):
     told = {
         "engine": engine,
         "runtime": "container",
-        "image": BOX.image,
+        "image": CONTAINER.image,
         "shape": GroupShape(nodes=nodes, tp=len(nodes)),
     }
     rung = rung.model_copy(update={"candidate": rung.candidate.model_copy(update=told)})
@@ -51,10 +51,10 @@ def started(tmp_path, monkeypatch):
     """Start a rank, of which only its supervisor is fake: the runtime, and the fleet's directories."""
     monkeypatch.setattr(rank_module, "free_port", lambda host: 4000)
 
-    async def box_of(order):
-        return BOX
+    async def container_of(order):
+        return CONTAINER
 
-    monkeypatch.setattr(rank_module, "box_of", box_of)
+    monkeypatch.setattr(rank_module, "container_of", container_of)
 
     async def started(order, rank):
         runtime, paths = FakeRuntime(), FleetPaths(tmp_path / str(rank))
@@ -120,7 +120,12 @@ def test_the_port_of_its_sshd_is_no_part_of_what_a_rank_is(tmp_path, rank):
     """A group's actor that was replaced adopts ranks that were started with another one."""
     digests = {
         spec_here(
-            FleetPaths(tmp_path), ordered(), rank, Ports(http=4000, rendezvous=port), SECRET, box=BOX
+            FleetPaths(tmp_path),
+            ordered(),
+            rank,
+            Ports(http=4000, rendezvous=port),
+            SECRET,
+            container=CONTAINER,
         ).digest
         for port in (5000, 5001)
     }

@@ -8,7 +8,7 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group import serving_watch
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.hang_detector import HangDetector
-from sparkfleet.group.serving_watch import beat, follow, generates, stays_well
+from sparkfleet.group.serving_watch import generates, send_heartbeats, watch_health, watch_progress
 from sparkfleet.specs.timeouts import Timeouts
 
 QUICK = Timeouts(stuck_s=0.05, idle_s=0.1, health_every_s=0.01)
@@ -58,7 +58,7 @@ async def lives(engine, patience_s=30.0):
     """True if it is left alone for a while."""
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await follow(engine.read, engine.ask, patience_s, HangDetector(QUICK))
+            await watch_progress(engine.read, engine.ask, patience_s, HangDetector(QUICK))
     except TimeoutError:
         return True
 
@@ -78,7 +78,7 @@ async def test_one_that_moves_is_asked_nothing():
 async def test_one_that_owes_the_token_too_long_is_stuck():
     engine = Engine(STILL, [60])
     with pytest.raises(EngineError, match="generates no tokens: no token in time"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
+        await asyncio.wait_for(watch_progress(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
     assert engine.asked == [0.1]
 
 
@@ -95,7 +95,7 @@ async def test_one_whose_figures_move_at_the_end_of_a_request_is_waited_for():
     engine = Engine(STILL, [0.3])
     assert await lives(engine)
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
+        await asyncio.wait_for(watch_progress(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
 
 
 async def test_a_connection_that_breaks_is_no_engine_that_died():
@@ -103,26 +103,26 @@ async def test_a_connection_that_breaks_is_no_engine_that_died():
     assert await lives(engine)
     refusing = Engine(STILL, [EngineError("HTTP 500")])
     with pytest.raises(EngineError, match="HTTP 500"):
-        await asyncio.wait_for(follow(refusing.read, refusing.ask, 30, HangDetector(QUICK)), 5)
+        await asyncio.wait_for(watch_progress(refusing.read, refusing.ask, 30, HangDetector(QUICK)), 5)
     assert len(refusing.asked) == 2
 
 
 async def test_a_hang_that_began_while_it_was_idle_is_seen():
     engine = Engine(Load(running=0, waiting=0, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
+        await asyncio.wait_for(watch_progress(engine.read, engine.ask, 0.1, HangDetector(QUICK)), 5)
 
 
 async def test_requests_that_only_wait_are_work():
     patient = QUICK.model_copy(update={"idle_s": 60.0})
     engine = Engine(Load(running=0, waiting=1, figures=(7.0,)), [60])
     with pytest.raises(EngineError, match="generates no tokens"):
-        await asyncio.wait_for(follow(engine.read, engine.ask, 0.1, HangDetector(patient)), 5)
+        await asyncio.wait_for(watch_progress(engine.read, engine.ask, 0.1, HangDetector(patient)), 5)
 
 
 async def test_nothing_is_left_asked_when_nobody_follows_any_more():
     engine = Engine(STILL, [60])
-    following = asyncio.create_task(follow(engine.read, engine.ask, 30, HangDetector(QUICK)))
+    following = asyncio.create_task(watch_progress(engine.read, engine.ask, 30, HangDetector(QUICK)))
     while not engine.asked:
         await asyncio.sleep(0.01)
     following.cancel()
@@ -140,7 +140,7 @@ async def unwell_after(answers, unwell_s, show=lambda words: None):
 
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}), show)
+            await watch_health(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}), show)
     except EngineError as error:
         return str(error), asked
     except TimeoutError:
@@ -175,7 +175,7 @@ async def test_it_is_not_replaced_before_it_has_failed_some_times_in_a_row():
 
 async def test_a_beat_is_never_late():
     said = []
-    beating = asyncio.create_task(beat(lambda: said.append(1)))
+    beating = asyncio.create_task(send_heartbeats(lambda: said.append(1)))
     async with asyncio.timeout(5):
         while len(said) < 5:
             await asyncio.sleep(0.01)
@@ -194,7 +194,7 @@ async def test_the_time_in_which_nobody_checked_does_not_count(monkeypatch):
         return False
 
     with pytest.raises(EngineError, match="is not healthy"):
-        await stays_well(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}), lambda words: None)
+        await watch_health(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}), lambda words: None)
     assert len(asked) > 8
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.group import speed
 from sparkfleet.group.probe import StreamMeasurement
-from sparkfleet.group.speed import RUNS, QuietBox, measure_speed, of_streams
+from sparkfleet.group.speed import RUNS, MeasuringTurns, measure_speed, of_streams
 
 
 def stream(rate, ttft=10.0):
@@ -33,57 +33,57 @@ async def test_a_slow_engine_is_measured_once(monkeypatch):
 
 
 @pytest.fixture
-def box(tmp_path):
-    return QuietBox(tmp_path / "run" / "measuring")
+def turns(tmp_path):
+    return MeasuringTurns(tmp_path / "run" / "measuring")
 
 
 async def test_a_run_directory_that_was_removed_comes_back_for_this_user_alone(tmp_path):
     """It came back open to all, and the next `up` refused to use it."""
-    async with QuietBox(tmp_path / "user" / "run" / "measuring").alone(0.0) as mine:
+    async with MeasuringTurns(tmp_path / "user" / "run" / "measuring").alone(0.0) as mine:
         assert mine
     for path in (tmp_path / "user", tmp_path / "user" / "run"):
         assert path.stat().st_mode & 0o777 == 0o700
 
 
-async def alone(box, wait_s=0.0):
-    async with box.alone(wait_s) as mine:
+async def alone(turns, wait_s=0.0):
+    async with turns.alone(wait_s) as mine:
         return mine
 
 
-async def test_none_is_measured_while_another_starts_and_many_start_at_once(box):
-    async with box.starting(), box.starting():
+async def test_none_is_measured_while_another_starts_and_many_start_at_once(turns):
+    async with turns.starting(), turns.starting():
         await asyncio.sleep(0)
-        assert not await alone(box)
-    assert await alone(box)
+        assert not await alone(turns)
+    assert await alone(turns)
 
 
-async def test_two_are_measured_one_after_the_other(box):
-    async with box.alone(0) as first:
+async def test_two_are_measured_one_after_the_other(turns):
+    async with turns.alone(0) as first:
         assert first
-        assert not await alone(box)
-        waiting = asyncio.create_task(alone(box, 10))
+        assert not await alone(turns)
+        waiting = asyncio.create_task(alone(turns, 10))
         await asyncio.sleep(0.3)
         assert not waiting.done()
     assert await waiting
 
 
-async def test_a_start_does_not_wait_for_a_measurement_and_keeps_the_next_from_beginning(box):
-    async with box.alone(0):
-        starting = box.starting()
+async def test_a_start_does_not_wait_for_a_measurement_and_keeps_the_next_from_beginning(turns):
+    async with turns.alone(0):
+        starting = turns.starting()
         async with asyncio.timeout(1):
             await starting.__aenter__()
     await asyncio.sleep(3 * speed.LOOK_S)
-    assert not await alone(box)
+    assert not await alone(turns)
     await starting.__aexit__(None, None, None)
-    assert await alone(box)
+    assert await alone(turns)
 
 
-def test_a_killed_process_ends_its_turn(box, tmp_path):
+def test_a_killed_process_ends_its_turn(turns, tmp_path):
     program = (
         "import asyncio, pathlib, sys\n"
-        "from sparkfleet.group.speed import QuietBox\n"
+        "from sparkfleet.group.speed import MeasuringTurns\n"
         "async def main():\n"
-        "    async with QuietBox(pathlib.Path(sys.argv[1])).alone(5) as mine:\n"
+        "    async with MeasuringTurns(pathlib.Path(sys.argv[1])).alone(5) as mine:\n"
         "        print(mine, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -91,7 +91,7 @@ def test_a_killed_process_ends_its_turn(box, tmp_path):
     path = str(tmp_path / "run" / "measuring")
     with subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout.readline() == "True\n"
-        assert not asyncio.run(alone(box))
+        assert not asyncio.run(alone(turns))
         other.kill()
         other.wait()
-    assert asyncio.run(alone(box))
+    assert asyncio.run(alone(turns))

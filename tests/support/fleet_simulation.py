@@ -52,7 +52,7 @@ class FleetSimulation:
         for number, one in enumerate(sorted(requests, key=lambda request: request.at)):
             while firsts and firsts[0][0] <= one.at:
                 _, _, app, cold = heapq.heappop(firsts)
-                observed.prefilled(app, cold)
+                observed.end_prefill(app, cold)
             while ends and ends[0][0] <= one.at:
                 _, _, app = heapq.heappop(ends)
                 observed.end(app)

@@ -98,7 +98,7 @@ def _base(url: str) -> str:
 
 
 class ListedNames(NamedTuple):
-    """Names in a deployment."""
+    """Public names of a deployment's model, and names of the keys that may use it."""
 
     aliases: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()

@@ -61,22 +61,26 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
     if deployment.plan is not None:
         print_lines(explain_plan(deployment.plan))
     for group in deployment.groups:
-        console.print(f"\n  group {group.name}   {_phase(group)}   on {group.node}, {group.url}")
-        console.print(f"    measured: {measured_words(deployment, group)}")
-        if canary := canary_words(group):
-            console.print(f"    canary: {canary}", markup=False)
-        for line in rung_lines(deployment, group):
-            for each in indented(line, "    "):
-                console.print(each, markup=False)
-        rung = deployment.rung_of(group)
-        console.print(f"    {load_words(group, rung.candidate if rung else None)}")
-        for rank in group.ranks:
-            console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")
-        for line in indented(group.detail, "    "):
-            console.print(line, markup=False)
+        _show_group(deployment, group)
     console.print("\nevents")
     for event in events[-EVENTS_SHOWN:]:
         console.print(event_line(event))
+
+
+def _show_group(deployment: DeploymentStatus, group: GroupReport) -> None:
+    console.print(f"\n  group {group.name}   {_phase(group)}   on {group.node}, {group.url}")
+    console.print(f"    measured: {measured_words(deployment, group)}")
+    if canary := canary_words(group):
+        console.print(f"    canary: {canary}", markup=False)
+    for line in rung_lines(deployment, group):
+        for each in indented(line, "    "):
+            console.print(each, markup=False)
+    rung = deployment.rung_of(group)
+    console.print(f"    {load_words(group, rung.candidate if rung else None)}")
+    for rank in group.ranks:
+        console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")
+    for line in indented(group.detail, "    "):
+        console.print(line, markup=False)
 
 
 def _phase(group: GroupReport) -> str:

@@ -134,7 +134,7 @@ class MoveRequest(OnNode):
     join: JoinRequest | None = None
     """For `away`. None if the fleet is down."""
     sha256: str = ""
-    """For `in`: of the store's copy."""
+    """For `in`: digest of the store's copy."""
     ray_token: str = ""
     api_token: str = ""
     engine_secret: str = ""

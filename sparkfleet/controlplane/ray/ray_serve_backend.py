@@ -25,7 +25,7 @@ from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank
-from sparkfleet.group.speed import QuietBox
+from sparkfleet.group.speed import MeasuringTurns
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -196,7 +196,7 @@ class GroupReplica:
             wanted=_wanted_by_controller(launch, controller),
             barred=_barred_by_controller(launch, controller),
             after=take_note(hung),
-            box=QuietBox(paths.run / "measuring"),
+            turns=MeasuringTurns(paths.run / "measuring"),
             end_note=EndNote(paths.end_note(slug), launch.placements[0].node, this_boot()),
             token_secret=lambda: first.token_secret,
         )

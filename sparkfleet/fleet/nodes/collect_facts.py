@@ -34,7 +34,7 @@ COMMAND_S = 30.0
 Answer = Completed | NodeError
 
 
-async def survey(
+async def collect_facts(
     inventory: Inventory, channels: Mapping[str, Channel], without: Collection[str] = ()
 ) -> tuple[NodeFacts, ...]:
     """The facts of every node of the inventory but those in `without`, all nodes at once.

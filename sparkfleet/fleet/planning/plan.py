@@ -12,7 +12,7 @@ from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.link_measurements import load_measurements, measured_links
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.nodes.assumed import assume
-from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.fleet.nodes.collect_facts import collect_facts
 from sparkfleet.fleet.nodes.surroundings import (
     SHOWING_S,
     NodeSurroundings,
@@ -209,7 +209,7 @@ async def fleet_of(session: Session, assumed: str | None = None, without: Collec
         nodes = tuple(node.name for node in facts)
         links = links_of(session.inventory)
         return Fleet(name=name, nodes=facts, links=links, assumed=nodes, endpoint_ports=ports)
-    facts = await survey(session.inventory, session.channels, without)
+    facts = await collect_facts(session.inventory, session.channels, without)
     found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
     links = tuple(link for link in found if not set(link.nodes) & set(without))
     closed = session.inventory.lan_rendezvous

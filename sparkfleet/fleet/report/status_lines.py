@@ -56,17 +56,7 @@ def fleet_lines(
         only: name of the only deployment that is shown, without the nodes; None: all of them.
     """
     if only is None:
-        yield f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}"
-        yield from _entry_lines(fleet)
-        yield from _certificate_lines(fleet, now)
-        yield from fleet.gateway_troubles
-        yield from (f"metrics {one.metrics_url} (on the head)" for one in fleet.gateways if one.metrics_url)
-        if fleet.paused:
-            yield ""
-            yield from TAKEN_DOWN.splitlines()
-        elif not fleet.deployments:
-            yield ""
-            yield NOTHING_DEPLOYED
+        yield from _endpoint_lines(fleet, now)
     for deployment in fleet.deployments:
         if only in (None, deployment.name):
             if only is None:
@@ -74,12 +64,30 @@ def fleet_lines(
             drained_groups = {one.name for one in fleet.drained_groups}
             yield from _deployment_lines(deployment, _Past(recent, now, last_start, fleet, drained_groups))
     if only is None and len(fleet.nodes) > 1:
+        yield from _node_lines(fleet)
+
+
+def _endpoint_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
+    yield f"fleet {fleet.fleet} · sparkfleet {fleet.sparkfleet} · endpoint {fleet.endpoint}"
+    yield from _entry_lines(fleet)
+    yield from _certificate_lines(fleet, now)
+    yield from fleet.gateway_troubles
+    yield from (f"metrics {one.metrics_url} (on the head)" for one in fleet.gateways if one.metrics_url)
+    if fleet.paused:
         yield ""
-        yield "nodes"
-        width = max(len(node.name) for node in fleet.nodes)
-        drained = fleet.drained_nodes
-        for node in fleet.nodes:
-            yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
+        yield from TAKEN_DOWN.splitlines()
+    elif not fleet.deployments:
+        yield ""
+        yield NOTHING_DEPLOYED
+
+
+def _node_lines(fleet: FleetStatus) -> Iterator[str]:
+    yield ""
+    yield "nodes"
+    width = max(len(node.name) for node in fleet.nodes)
+    drained = fleet.drained_nodes
+    for node in fleet.nodes:
+        yield f"{INDENT}{node.name:<{width}}  {_node(node)}{' · drained' * (node.name in drained)}"
 
 
 def _entry_lines(fleet: FleetStatus) -> Iterator[str]:
@@ -155,25 +163,31 @@ def _group_lines(
     if group.silent_s:
         yield f"no report for {group.silent_s:.0f} s; it was {group.phase.value}"
     elif group.phase is GroupPhase.READY:
-        yield load_words(group, candidate)
-        if group.name in past.drained:
-            yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
-        if words := _speed(deployment, group):
-            yield words
-        if _is_slow(deployment, group):
-            yield "slower than predicted: `sparkfleet doctor` looks for the cause"
-        if words := _memory(deployment, group, past.fleet):
-            yield words
-        if group.rung:
-            yield (
-                f"rung {group.rung + 1} of its ladder: what was planned first failed"
-                f" (`sparkfleet describe {deployment.name}`)"
-            )
+        yield from _serving_lines(deployment, group, candidate, past)
     elif group.phase in (*BEGINNING, GroupPhase.PROBING):
         yield _start(deployment, group, candidate, past)
     else:
         yield " · ".join(filter(None, (group.phase.value, group.detail)))
     yield from _restarts(group, past)
+
+
+def _serving_lines(
+    deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past
+) -> Iterator[str]:
+    yield load_words(group, candidate)
+    if group.name in past.drained:
+        yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
+    if words := _speed(deployment, group):
+        yield words
+    if _is_slow(deployment, group):
+        yield "slower than predicted: `sparkfleet doctor` looks for the cause"
+    if words := _memory(deployment, group, past.fleet):
+        yield words
+    if group.rung:
+        yield (
+            f"rung {group.rung + 1} of its ladder: what was planned first failed"
+            f" (`sparkfleet describe {deployment.name}`)"
+        )
 
 
 def load_words(group: GroupReport, candidate: Candidate | None) -> str:

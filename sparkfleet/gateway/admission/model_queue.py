@@ -125,7 +125,7 @@ class ModelQueues:
                         waiter.granted.set_exception(error)
         self.pump()
 
-    def left(self, slot: QueuedSlot) -> None:
+    def release(self, slot: QueuedSlot) -> None:
         """Counts the end of a request with a slot."""
         self._running[slot.owner] -= 1
         if not self._running[slot.owner]:
@@ -214,7 +214,7 @@ class QueuedSlot(Slot):
     def close(self) -> None:
         """Ends it. May be called twice."""
         if self._queues is not None:
-            self._queues.left(self)
+            self._queues.release(self)
             self._queues = None
         super().close()
 

@@ -67,14 +67,14 @@ class Slot:
         if moved:
             self._observed.on_end()  # its new group is busier, so that another one may now be the best of those that wait
 
-    def answered(self, *, is_stream: bool, is_good: bool = True) -> None:
+    def note_answer(self, *, is_stream: bool, is_good: bool = True) -> None:
         """Records the first byte of an answer: its prompt has been read. `is_good`: it is no error."""
         if not self._app or self._first:
             return
         if is_good:
             self._observed.succeed(self._app, self._number)
         self._first = perf_counter()
-        self._observed.prefilled(self._app, self._cold)
+        self._observed.end_prefill(self._app, self._cold)
         if self._cold:
             self._observed.on_end()  # the next prompt of this group is read sooner: it may be the best of those that wait
         self._cold = 0
@@ -85,7 +85,7 @@ class Slot:
                     self._app, predicted, self._first - self._begun, self._common
                 )
 
-    def ended(self, tokens: int, *, is_stream: bool) -> None:
+    def note_end(self, tokens: int, *, is_stream: bool) -> None:
         """Records a whole answer of so many tokens."""
         if tokens:
             self._observed.learned.saw_answer(self._model, tokens)
@@ -103,6 +103,6 @@ class Slot:
         if self._app:
             app, self._app = self._app, ""
             if self._cold:
-                self._observed.prefilled(app, self._cold)
+                self._observed.end_prefill(app, self._cold)
                 self._cold = 0
             self._observed.end(app, self._number)

@@ -15,7 +15,7 @@ from sparkfleet.gateway.body.json_caps import check_caps
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import bad_request
-from sparkfleet.gateway.request_parser import RequestTarget, is_form, route
+from sparkfleet.gateway.request_parser import RequestTarget, is_form, parse_target
 from sparkfleet.values import Value
 
 LENGTHS = struct.Struct("!II")
@@ -57,7 +57,7 @@ def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
     try:
         if not is_form(headers):
             check_caps(body)
-        found = route(b"", headers, body)
+        found = parse_target(b"", headers, body)
     except ApiError as error:
         return _fault(error)
     except MemoryError:

@@ -99,8 +99,8 @@ class ContinuableRequest:
         return json.dumps(body).encode()
 
 
-def plan_of(path: str, body: RequestBody) -> ContinuableRequest | None:
-    """The plan for a request that was read before, if the rest of its answer can be asked for; otherwise None."""
+def continuable_request(path: str, body: RequestBody) -> ContinuableRequest | None:
+    """The request, parsed before, if an engine can be asked for the rest of its answer; otherwise None."""
     if path not in (CHAT, COMPLETIONS):
         return None
     document = json.loads(body.whole())

@@ -29,8 +29,8 @@ class ServePicker:
     """Looks up a group's replica in Ray Serve, and reads its engine's address from the replica's metadata.
 
     A group is an application with one replica. If Serve's list in this process has it, that is the answer. To have Serve
-    choose it costs a small request 0.14 to 0.2 ms of processor time and a third of its rate (docs/decisions.md, 5): that is
-    for a group whose replica is not known yet, is being replaced, or has failed.
+    choose it costs a small request 0.14 to 0.2 ms of processor time and a quarter of its rate (docs/decisions.md, 5):
+    that is for a group whose replica is not known yet, is being replaced, or has failed.
 
     Args:
         secret_of: the secret of an engine's token, by its mark.

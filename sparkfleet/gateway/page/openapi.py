@@ -144,7 +144,7 @@ _REQUEST: _Fields = {
     "prompt": {**_STRING, "description": "Its beginning; for admin keys while texts are kept."},
     "answer": {**_STRING, "description": "Its beginning; for admin keys while texts are kept."},
 }
-"""Fields of `RequestContext.log_line`, of `PageApp.note`. Those that an engine's answer has are absent without one."""
+"""Fields of `RequestRecord.log_line`, of `PageApp.note`. Those that an engine's answer has are absent without one."""
 
 
 def _object(fields: _Fields, *, required: bool = False) -> dict[str, Any]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
+from sparkfleet.group.exposed_sockets import Listening, sockets_of
 from sparkfleet.group.group_launch import ALONE, GroupLaunch, launch_digest
-from sparkfleet.group.misplaced import Listening, sockets_of
 from sparkfleet.group.mpi_keys import write_keys
-from sparkfleet.group.ranks.rank_node import available_memory, box_of, prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_node import available_memory, container_of, prepare_cache, spec_here
 from sparkfleet.group.ranks.rank_spec import Ports, keys_dir
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.remote import page_cache
@@ -216,8 +216,10 @@ class LocalRank:
 
     async def _spec(self, ports: Ports, tokens: TokenSecrets) -> RankSpec:
         # While a container tool is updated, its daemon ends all containers, and comes back later than the group does.
-        box = await _insist(partial(box_of, self._launch), Cause.TRANSIENT, DAEMON_S)
-        return spec_here(self._paths, self._launch, self._index, ports, self._secret, tokens=tokens, box=box)
+        container = await _insist(partial(container_of, self._launch), Cause.TRANSIENT, DAEMON_S)
+        return spec_here(
+            self._paths, self._launch, self._index, ports, self._secret, tokens=tokens, container=container
+        )
 
 
 async def _insist(call: Callable[[], Awaitable[T]], cause: Cause, wait_s: float) -> T:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from sparkfleet.group.misplaced import Listening
+from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.runtime.base import RankStatus
 
 

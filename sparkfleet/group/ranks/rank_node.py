@@ -34,7 +34,7 @@ def spec_here(
     secret: str,
     *,
     tokens: TokenSecrets | None = None,
-    box: ContainerSpec | None = None,
+    container: ContainerSpec | None = None,
 ) -> RankSpec:
     """The command of one rank on this node (`rank_spec.rank_spec`).
 
@@ -42,10 +42,10 @@ def spec_here(
         FactError: its checkpoint is a model of the Hub and is not in this node's cache.
         NodeError: the directory that a container is to see has no files.
     """
-    if box is not None:
+    if container is not None:
         _require_files(launch, launch.placements[rank].node)
     facts = node_facts(paths, launch, rank)
-    return rank_spec(paths, launch, rank, ports, secret, facts=facts, tokens=tokens, box=box)
+    return rank_spec(paths, launch, rank, ports, secret, facts=facts, tokens=tokens, container=container)
 
 
 def node_facts(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankNodeFacts:
@@ -161,7 +161,7 @@ def _control_netdev(placement: RankPlacement) -> str:
     return netdev_of(placement.address)
 
 
-async def box_of(launch: GroupLaunch) -> ContainerSpec | None:
+async def container_of(launch: GroupLaunch) -> ContainerSpec | None:
     """Container tool and local image name of a group; None for a process.
 
     Raises:

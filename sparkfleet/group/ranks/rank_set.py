@@ -30,8 +30,8 @@ FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
 """MemAvailable below which a group is stopped. A Spark without memory does not recover: below 2 to 3 GiB the host freezes
 and has to be switched off (guardkit/dgx-spark, flowy0/gb10-experiments). A CPU node swaps or kills: its floor is lower."""
 WEDGES = 2 / 3
-"""Share of the floor below which every group of the node is stopped. Above it only the group that started last is, and the
-others wait for its memory, as long as a start waits for memory."""
+"""Share of the memory floor below which every group of a node is stopped. Above it only the group that started last is
+stopped; the others wait for its memory for as long as a start does."""
 MEMORY_S = 1.0
 """Seconds between two readings of a node's memory: an engine that loads takes gigabytes in that time."""
 FOLLOWED_S = 1.0
@@ -136,7 +136,7 @@ class Ranks:
         return await asyncio.gather(*(rank.tail() for rank in self.holders))
 
     def reports(self, statuses: Sequence[RankStatus]) -> tuple[RankReport, ...]:
-        """Reports of the ranks."""
+        """Node, process and log of each rank, for the report of the group. `statuses`: one per rank, in order."""
         return tuple(
             RankReport(rank=index, node=rank.node, pid=status.pid, log_path=rank.log_path)
             for index, (rank, status) in enumerate(zip(self.holders, statuses, strict=True))

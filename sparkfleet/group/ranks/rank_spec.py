@@ -60,7 +60,7 @@ def rank_spec(
     *,
     facts: RankNodeFacts,
     tokens: TokenSecrets | None = None,
-    box: ContainerSpec | None = None,
+    container: ContainerSpec | None = None,
 ) -> RankSpec:
     """The command of one rank of a group.
 
@@ -72,7 +72,7 @@ def rank_spec(
         secret: the fleet's engine secret: it opens sealed variables.
         facts: facts of the rank's node.
         tokens: the secrets of which the engine's token is derived; None: the engine secret.
-        box: its container; None for a process.
+        container: its container; None for a process.
 
     Raises:
         ControlError: another fleet sealed a variable of the deployment.
@@ -93,8 +93,8 @@ def rank_spec(
     token = _tokens(command, launch, tokens)
     how = (
         _process(command, token, hidden)
-        if box is None
-        else _container(command, token, launch, context, id_=id_, box=box)
+        if container is None
+        else _container(command, token, launch, context, id_=id_, container=container)
     )
     return RankSpec(
         id=id_,
@@ -203,13 +203,13 @@ def _container(
     context: RankContext,
     *,
     id_: RankId,
-    box: ContainerSpec,
+    container: ContainerSpec,
 ) -> dict[str, Any]:
     """The same in a container. The deployment's variables may be secret: the tool's arguments only name them."""
     private = tuple(name for name, _ in launch.candidate.env if not steers_tools(name))
     what = ContainerOptions(
-        tool=box.tool,
-        image=box.image,
+        tool=container.tool,
+        image=container.image,
         origin=launch.candidate.image or "",
         gpu=launch.candidate.device == "cuda",
         identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
@@ -221,7 +221,7 @@ def _container(
     return {
         "argv": run_argv(command, what),
         "secret_env": (*token, *((name, value) for name, value in command.env if name in private)),
-        "container": box,
+        "container": container,
     }
 
 

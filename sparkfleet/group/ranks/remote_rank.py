@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sparkfleet.errors import NodeError
-from sparkfleet.group.misplaced import Listening
+from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.runtime.base import Phase, RankStatus
 from sparkfleet.values import Value
 

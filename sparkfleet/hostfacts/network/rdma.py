@@ -172,7 +172,7 @@ class ReadGidsOfKernel(Fact[tuple[Gid, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[Gid, ...]:
-        """As for `show_gids`."""
+        """The GIDs of the rows, which have the form of `show_gids`."""
         return ReadGids.parse(output)
 
 

@@ -7,6 +7,7 @@ others hardly decode. See `docs/planner.md`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from sparkfleet.perf.latency.bands import Bands
 from sparkfleet.perf.latency.latency_model import LatencyModel, in_step
@@ -173,17 +174,8 @@ def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[f
         decode = workload.generate * model.step_s(running, workload.context) / yielded
         return one_s * running + decode
 
-    low, high = 1.0, most
-    saturated = high / life(high) < rate
-    if saturated:
-        running = high
-    elif low / life(low) >= rate:
-        running = 1.0
-    else:
-        for _ in range(10):
-            middle = (low + high) / 2
-            low, high = (middle, high) if middle / life(middle) < rate else (low, middle)
-        running = high
+    saturated = most / life(most) < rate
+    running = most if saturated else _running_at(rate, life, most)
     whole = life(running)
     seconds = requests * whole / running if saturated else requests / rate + whole
     per_token = (whole - one_s) / workload.generate
@@ -195,6 +187,17 @@ def _open_loop(model: LatencyModel, workload: Workload, one_s: float) -> tuple[f
     behind = max(0.0, between - 1 / rate) * requests / 2 if queued else 0.0
     ttft = prefill * (1 + QUEUE * busy / (1 - busy)) + behind
     return 1 / per_token, requests * workload.generate / seconds, ttft
+
+
+def _running_at(rate: float, life: Callable[[float], float], most: float) -> float:
+    """Number of running requests that finish `rate` of them per second, at least 1 and at most `most`."""
+    low, high = 1.0, most
+    if low / life(low) >= rate:
+        return low
+    for _ in range(10):
+        middle = (low + high) / 2
+        low, high = (middle, high) if middle / life(middle) < rate else (low, middle)
+    return high
 
 
 ARRIVALS = 100

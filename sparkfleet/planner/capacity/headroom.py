@@ -15,14 +15,14 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.perf.predictor import Settings, release_of
+from sparkfleet.perf.predictor import EngineSettings, release_of
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
 from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, size_proposal, sized_at
 from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_FLAG, chunk_given
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 STEP = 1024
-"""Tokens by which contexts are tried."""
+"""Contexts are tried in multiples of so many tokens."""
 MOST_REQUESTS = 1024
 """Most requests at once that are tried."""
 
@@ -36,7 +36,7 @@ def bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def lowered(
-    case: VariantContext, proposal: Proposal, settings: Settings, room: MemoryBudget, rung: Rung
+    case: VariantContext, proposal: Proposal, settings: EngineSettings, room: MemoryBudget, rung: Rung
 ) -> str:
     """Sizes that a rung reduced, and the reason; "" if none, or if rules set them.
 
@@ -105,12 +105,12 @@ def _chunk_of(candidate: Candidate) -> int:
     return max(given, CHUNK) if given >= candidate.context * candidate.concurrency else given
 
 
-def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> Settings:
+def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> EngineSettings:
     """Settings that a candidate's memory and speed depend on; the link between its nodes affects its speed only."""
     flags = parse_flags(candidate.engine_args)
     eager = EAGER_FLAGS.get(candidate.engine)
     given = chunk_given(candidate.engine_args, BATCH_FLAGS.get(candidate.engine, ""))
-    return Settings(
+    return EngineSettings(
         engine=candidate.engine,
         release=release_of(candidate.image or "", candidate.engine_version),
         speculation=candidate.speculation,

@@ -10,7 +10,7 @@ from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse
-from sparkfleet.perf.predictor import Settings
+from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizes, Sizing, VariantContext
 from sparkfleet.planner.engine_args.engine_args import (
     BATCHED,
@@ -51,7 +51,9 @@ POOLED = {"vllm": VLLM_POOL}
 """Parts inside a KV cache of fixed size, if it holds more than KV: vLLM's states are blocks of it."""
 
 
-def size_proposal(case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings) -> Sizing:
+def size_proposal(
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings
+) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
     The first tight ones with a context to work with are preferred to a shorter context that fits. At the edge of the
@@ -79,7 +81,7 @@ def size_proposal(case: VariantContext, proposal: Proposal, room: MemoryBudget, 
 
 
 def sized_at(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, sizes: Sizes
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sizes: Sizes
 ) -> Sizing:
     """The proposal with these sizes: what it takes of its nodes, and whether they have it."""
     needs, parts = case.predictor.memory(proposal.split, settings, *sizes)
@@ -111,7 +113,7 @@ def lacks_share(share: float | None, proposal: Proposal, room: MemoryBudget) -> 
 def _cache(
     case: VariantContext,
     proposal: Proposal,
-    settings: Settings,
+    settings: EngineSettings,
     sizes: Sizes,
     parts: tuple[MemoryPart, ...],
 ) -> KvSizing | None:
@@ -194,7 +196,7 @@ def shared_bytes(proposal: Proposal, room: MemoryBudget) -> float:
     return total if proposal.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
 
 
-def _sizes(case: VariantContext, proposal: Proposal, settings: Settings) -> Iterator[tuple[Sizes, str]]:
+def _sizes(case: VariantContext, proposal: Proposal, settings: EngineSettings) -> Iterator[tuple[Sizes, str]]:
     """Sizes with a KV precision: the requested ones first, then less of those that are open."""
     smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[proposal.engine],)
     for context in _contexts(case):
@@ -223,11 +225,11 @@ def _concurrencies(case: VariantContext, ranks: int) -> Iterator[int]:
         yield concurrency
 
 
-def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Settings:
+def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> EngineSettings:
     """Memory and speed settings in the deployment's own arguments."""
     flags = parse_flags(case.variant.engine_args)
     chunk = chunk_given(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
-    settings = Settings(
+    settings = EngineSettings(
         engine=stack.engine,
         release=stack.release,
         speculation=depth_on(proposal.speculation, stack, case.load(proposal.split.ranks)),
@@ -245,7 +247,7 @@ def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Setti
     )
 
 
-def _whole_block(case: VariantContext, proposal: Proposal, settings: Settings) -> int:
+def _whole_block(case: VariantContext, proposal: Proposal, settings: EngineSettings) -> int:
     """Tokens that a prefill step has to have room for. Of a KV cache whose precision is open the smallest counts: its blocks
     have the most tokens."""
     smallest = KV_SMALL[proposal.engine] if settings.kv_dtype == "auto" else settings.kv_dtype

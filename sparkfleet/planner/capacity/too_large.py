@@ -69,7 +69,7 @@ def _smaller_pool(sized: Sizing, cache: KvSizing, room: MemoryBudget) -> str:
 
 
 def _smaller_share(sized: Sizing, share: float, proposal: Proposal, room: MemoryBudget) -> str:
-    """The share of the memory that would have room, if it is enough."""
+    """The share of the memory that the deployment sets, and the one that would fit, if a smaller one does."""
     over = sized.needs.mid - room.at_most
     most = math.floor(100 * (share - over / proposal.pool.site.memory_total)) / 100
     words = f" ({share:g} of the memory, set in the deployment"

@@ -21,7 +21,7 @@ from sparkfleet.specs.deployment import Deployment, Variant
 _ORDER = get_args(Why)
 
 
-def serve_deployment(
+def plan_deployment(
     spec: Deployment, planning: PlanningContext, ledger: MemoryLedger, share: int
 ) -> tuple[list[GroupPlan], list[Rejection], list[SkippedVariant]]:
     """Groups for every variant of a deployment, as far as they fit, all rejections, and the variants left out.

@@ -10,7 +10,7 @@ from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import Settings
+from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
 from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal
@@ -53,13 +53,7 @@ class ProposalEnumerator:
         missing: list[tuple[float, Proposal, Rejection]] = []
         for pool, split in self._shapes():
             if enough and split.ranks > max(enough, self._case.share_of_group):
-                beside = split.ranks > self._case.share
-                what = f"{split} on {split.ranks} nodes"
-                fits_on = f"{enough} node{'s' if enough > 1 else ''}"
-                others = self._case.others(split.ranks) if beside else "replicas"
-                reason = f"fits on {fits_on}; the others are kept for the other {others}"
-                self.rejected.append(Rejection(what=what, reason=reason, why="node"))
-                self.kept += [(pool, split)] if beside else []
+                self._keep_for_others(pool, split, enough)
                 continue
             best = self._ledger.best(pool)
             proposals = [proposal for engine in engines for proposal in self._each(pool, split, engine)]
@@ -85,6 +79,16 @@ class ProposalEnumerator:
         missing.sort(key=lambda one: one[0])
         for _, proposal, rejection in missing:
             self._note(proposal, rejection)
+
+    def _keep_for_others(self, pool: Pool, split: Split, enough: int) -> None:
+        beside = split.ranks > self._case.share
+        what = f"{split} on {split.ranks} nodes"
+        fits_on = f"{enough} node{'s' if enough > 1 else ''}"
+        others = self._case.others(split.ranks) if beside else "replicas"
+        reason = f"fits on {fits_on}; the others are kept for the other {others}"
+        self.rejected.append(Rejection(what=what, reason=reason, why="node"))
+        if beside:
+            self.kept.append((pool, split))
 
     def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
         """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
@@ -113,7 +117,7 @@ class ProposalEnumerator:
         """The stack that names a proposal before it is evaluated."""
         return in_order(self.stacks[proposal.engine], proposal.speculation)[0]
 
-    def settings(self, proposal: Proposal) -> Settings:
+    def settings(self, proposal: Proposal) -> EngineSettings:
         """Engine settings of a proposal on that stack."""
         return settings_of(self._case, proposal, self.first(proposal))
 

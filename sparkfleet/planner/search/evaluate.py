@@ -12,7 +12,7 @@ from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
-from sparkfleet.perf.predictor import Settings
+from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantContext
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
@@ -106,26 +106,13 @@ def evaluate(
     return None, rejected
 
 
-def _ruled(stacked: StackedProposal, sized: Sizing, settings: Settings) -> Evaluation | list[Rejection]:
-    """Applies required flags until no further rule fires, or rejects the proposal."""
+def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) -> Evaluation | list[Rejection]:
+    """The evaluation with the flags and limits that rules require; rejections if it is not allowed or has no room."""
     case, proposal, _, _ = stacked
-    candidate = candidate_of(stacked, sized)
-    known = known_of(stacked)
-    required: dict[str, RuleMatch] = {}
-    for _ in range(RULE_ROUNDS):
-        findings = judge(situation_with(candidate, known, settings.batch_tokens))
-        contested = [one for one in findings if case.edge and _contested(one)]
-        verdict = fold(one for one in findings if one not in contested)
-        if verdict.rejected:
-            by_rules = rejections(verdict, name_of(candidate))
-            return [one.model_copy(update={"why": "rule"}) for one in by_rules]
-        required |= {finding.rule.id: finding for finding in verdict.required_by}
-        changed = _required(candidate, verdict)
-        if changed == candidate:
-            break
-        candidate = changed
-    # A rule whose flags are in force no longer fires, and is still the reason for them.
-    verdict = verdict.model_copy(update={"required_by": tuple(required.values())})
+    candidate, verdict, contested = _with_required_flags(stacked, sized, settings.batch_tokens)
+    if verdict.rejected:
+        by_rules = rejections(verdict, name_of(candidate))
+        return [one.model_copy(update={"why": "rule"}) for one in by_rules]
     against = _against_wishes(case, candidate, verdict.limits, verdict.required_by)
     if against is not None:
         return [against]
@@ -147,6 +134,32 @@ def _ruled(stacked: StackedProposal, sized: Sizing, settings: Settings) -> Evalu
     return evaluation
 
 
+def _with_required_flags(
+    stacked: StackedProposal, sized: Sizing, batch_tokens: int
+) -> tuple[Candidate, RuleJudgement, list[RuleMatch]]:
+    """Applies required flags until no further rule fires, or one rejects the candidate.
+
+    Returns:
+        the candidate, the judgement of it, and the findings that were left out because they are contested.
+    """
+    case, known = stacked.case, known_of(stacked)
+    candidate = candidate_of(stacked, sized)
+    required: dict[str, RuleMatch] = {}
+    for _ in range(RULE_ROUNDS):
+        findings = judge(situation_with(candidate, known, batch_tokens))
+        contested = [one for one in findings if case.edge and _contested(one)]
+        verdict = fold(one for one in findings if one not in contested)
+        if verdict.rejected:
+            return candidate, verdict, contested
+        required |= {finding.rule.id: finding for finding in verdict.required_by}
+        changed = _required(candidate, verdict)
+        if changed == candidate:
+            break
+        candidate = changed
+    # A rule whose flags are in force no longer fires, and is still the reason for them.
+    return candidate, verdict.model_copy(update={"required_by": tuple(required.values())}), contested
+
+
 def _contested(finding: RuleMatch) -> bool:
     """True if its limit on the share of the memory has one source, and others published the contrary."""
     rule = finding.rule
@@ -154,7 +167,7 @@ def _contested(finding: RuleMatch) -> bool:
 
 
 def _smaller(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: Settings, sized: Sizing
+    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sized: Sizing
 ) -> Sizing:
     """The first sizes below those that have no room within what rules require; they end with the smallest."""
     below = replace(case, most=Sizes(sized.context, sized.concurrency))
@@ -222,8 +235,12 @@ def _against_wishes(
 
 
 def _limited(
-    stacked: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, limits: RuleLimits
-) -> tuple[Candidate, Sizing, Settings]:
+    stacked: StackedProposal,
+    candidate: Candidate,
+    sized: Sizing,
+    settings: EngineSettings,
+    limits: RuleLimits,
+) -> tuple[Candidate, Sizing, EngineSettings]:
     """The candidate within the limits of rules; sizes are computed again if one changes."""
     case, proposal, _, _ = stacked
     flags = parse_flags(candidate.engine_args)
@@ -264,7 +281,9 @@ def _limited(
     )
 
 
-def _batch_tokens(stacked: StackedProposal, settings: Settings, context: int, concurrency: int) -> int | None:
+def _batch_tokens(
+    stacked: StackedProposal, settings: EngineSettings, context: int, concurrency: int
+) -> int | None:
     """Tokens of a prefill step to pass to the engine; None if they are its default on any Spark."""
     if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
         return None
@@ -284,7 +303,11 @@ def _within(stacked: StackedProposal, needs: Band, limits: RuleLimits) -> Memory
 
 
 def _predicted(
-    stacked: StackedProposal, candidate: Candidate, sized: Sizing, settings: Settings, verdict: RuleJudgement
+    stacked: StackedProposal,
+    candidate: Candidate,
+    sized: Sizing,
+    settings: EngineSettings,
+    verdict: RuleJudgement,
 ) -> Evaluation:
     case, proposal, stack, _ = stacked
     alone = case.predictor.rates(proposal.split, settings, sized.context, 1)

@@ -15,7 +15,7 @@ from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, Run
 from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, Settings
+from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, EngineSettings
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
@@ -34,7 +34,7 @@ class SizedProposal(NamedTuple):
 
     case: VariantContext
     proposal: Proposal
-    settings: Settings
+    settings: EngineSettings
     sizes: Sizes
 
     def rates(self, requests: int) -> Rates:

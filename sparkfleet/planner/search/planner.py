@@ -17,7 +17,7 @@ from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Sizes, VariantContext
 from sparkfleet.planner.engine_args.user_overrides import take_over
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.deployment_planner import serve_deployment
+from sparkfleet.planner.search.deployment_planner import plan_deployment
 from sparkfleet.planner.search.planning_context import PlanningContext
 from sparkfleet.planner.search.rung_builder import nodes_and_bytes_of
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
@@ -186,7 +186,7 @@ def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], planning: Pl
     refused: dict[str, InfeasibleDeployment] = {}
     for at, spec in enumerate(order):
         share = max(1, _empty_nodes(ledger) // (len(order) - at))
-        groups, rejected, missing = serve_deployment(spec, planning, ledger, share)
+        groups, rejected, missing = plan_deployment(spec, planning, ledger, share)
         if groups:
             plans[spec.name] = DeploymentPlan(
                 name=spec.name,

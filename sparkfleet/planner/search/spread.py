@@ -60,13 +60,13 @@ def reason_to_stay(case: VariantContext, fewer: Evaluation, more: Evaluation) ->
 
 
 def carry_evidence(fewer: Evaluation, more: Evaluation) -> Evaluation:
-    """The candidate on more nodes with the evidence of fewer: for one request, its rate is corrected at least as on those,
-    with the same engine and method, and measurements on fewer nodes count for it.
+    """The candidate on more nodes, with evidence from fewer. For one request its rate is corrected by at least the factor on
+    those, if engine and method are the same, and measurements on fewer nodes count as its proof.
 
-    A source's rates are off from the prediction by its texts and its build, on one node as on two: that it published none
-    of two, or that another did, is nothing against two. The published gain of a doubling is 1.13 times the predicted one in
-    the mean of 15 pairs of one source each, and 0.89 times at worst (`scripts/evidence.py --doublings`): more nodes are one
-    step, as another format is.
+    A source's rates differ from the prediction by its texts and its build, on one node as on two. That it published none of
+    two nodes, or that only another source did, is therefore no evidence against two. The published gain of a doubling is
+    1.13 times the predicted one in the mean of 15 pairs of one source each, and 0.89 times at worst
+    (`scripts/evidence.py --doublings`): more nodes are one step, as another format is.
     """
     case = more.sized.case
     if case.objective != "interactive" or any(is_measured(case, one.proposal) for one in (fewer, more)):

@@ -11,7 +11,7 @@ from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.rules.rule_context import TopologyName, parse_flags
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
-from sparkfleet.perf.predictor import Predictor, Settings
+from sparkfleet.perf.predictor import EngineSettings, Predictor
 from sparkfleet.planner.capacity.headroom import STEP, bisect
 from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, quant_of, size_proposal
@@ -35,7 +35,7 @@ class SuggestedPlacement(NamedTuple):
 
     proposal: Proposal
     stacks: Sequence[Stack]
-    settings: Settings
+    settings: EngineSettings
     room: MemoryBudget
 
 

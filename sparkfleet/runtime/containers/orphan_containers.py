@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sparkfleet.engines.container import RankLabels, find_argv, found, stop_argv
+from sparkfleet.engines.container import RankLabels, find_argv, parse_containers, stop_argv
 from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import RankId
 from sparkfleet.runtime.containers.container_tools import ask, is_used
@@ -61,7 +61,9 @@ class OrphanContainers:
         listed = await ask(find_argv(tool, self._fleet)) if is_used(tool) else None
         if listed is None or listed.exit_code != 0:
             return []
-        return [OrphanContainer(tool, one.name, _rank(one.identity)) for one in found(listed.stdout)]
+        return [
+            OrphanContainer(tool, one.name, _rank(one.identity)) for one in parse_containers(listed.stdout)
+        ]
 
 
 async def _remove(one: OrphanContainer, grace_s: float) -> bool:

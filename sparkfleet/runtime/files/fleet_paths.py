@@ -109,7 +109,7 @@ class FleetPaths:
 
     @property
     def gateway_usage(self) -> Path:
-        """Usage that the controller has not stored yet, a file for each gateway replica: see `gateway/usage_journal.py`."""
+        """Usage that the controller has not stored yet, one file per gateway (`gateway/accounting/usage_journal.py`)."""
         return self.root / "usage"
 
     @property

@@ -29,7 +29,7 @@ class TestVerbs:
 
         cached(nodes["spark2"].hub, positions=4096)
         monkeypatch.setattr(NodeAccess, "channels", property(lambda self: nodes))
-        monkeypatch.setattr("sparkfleet.fleet.planning.plan.survey", surveyed)
+        monkeypatch.setattr("sparkfleet.fleet.planning.plan.collect_facts", surveyed)
         monkeypatch.setattr("sparkfleet.fleet.planning.plan.surroundings_of", no_fleet_around)
 
     @pytest.fixture

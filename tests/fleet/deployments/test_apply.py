@@ -114,7 +114,7 @@ def session(tmp_path, monkeypatch, controller):
         up.append(True)
         return controller
 
-    monkeypatch.setattr("sparkfleet.fleet.planning.plan.survey", surveyed)
+    monkeypatch.setattr("sparkfleet.fleet.planning.plan.collect_facts", surveyed)
     monkeypatch.setattr(session, "find_controller", find_controller)
     monkeypatch.setattr(session.lifecycle, "bring_up", bring_up)
     return session

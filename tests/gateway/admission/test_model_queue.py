@@ -226,12 +226,12 @@ async def test_a_first_token_lets_those_that_wait_choose_again() -> None:
     )
     house = House(full, reads)
     held = await house.enter("a", "full")
-    held.answered(is_stream=True)
+    held.note_answer(is_stream=True)
     long = await house.enter("b", "reads", needs=Requirements(tokens=100_200, prompt_tokens=100_000))
     waiting = house.start("c", needs=Requirements(tokens=200, prompt_tokens=100))
     await settle()
     assert not waiting.done()
-    long.answered(is_stream=True)
+    long.note_answer(is_stream=True)
     await settle()
     assert waiting.done()
     assert house.observed.held("reads") == 2
@@ -263,7 +263,7 @@ async def test_the_prompts_of_those_before_it_are_read_before_its_own() -> None:
     )
     held = [await house.enter("a", "quick") for _ in range(4)]
     for slot in held:
-        slot.answered(is_stream=True)
+        slot.note_answer(is_stream=True)
     needs = Requirements(tokens=40_100, prompt_tokens=40_000)
     waiting = []
     while not house.observed.held("slow"):
@@ -283,11 +283,11 @@ async def test_an_unusually_long_answer_is_no_slow_engine(monkeypatch: pytest.Mo
     house = House(GroupEntry(app="one", concurrency=8, speed=speed))
     slots = [await house.enter("a") for _ in range(8)]
     for slot in slots:
-        slot.answered(is_stream=True)
+        slot.note_answer(is_stream=True)
     now[0] += 2000 / 40
     for slot in slots:
         slot.close()
-        slot.ended(2000, is_stream=True)
+        slot.note_end(2000, is_stream=True)
     assert house.observed.learned.answer_tokens("tiny", 0) > 1000
     assert house.observed.learned.factors("one")[1] == pytest.approx(1.0, rel=0.05)
 

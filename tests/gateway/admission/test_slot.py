@@ -33,11 +33,11 @@ def test_an_error_of_an_engine_closes_no_circuit() -> None:
     observed.fail("one")
     clock.seconds += 6.0
     probe = slot(observed)
-    probe.answered(is_stream=False, is_good=False)
+    probe.note_answer(is_stream=False, is_good=False)
     assert observed.circuit_line("one")
     probe.close()
     other = slot(observed)
-    other.answered(is_stream=False)
+    other.note_answer(is_stream=False)
     assert observed.circuit_line("one") == ""
     other.close()
 
@@ -48,7 +48,7 @@ def test_the_first_byte_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observed.learned, "saw_prefill", lambda app, *_: learned.append(app))
     asked = slot(observed)
     for _ in range(2):
-        asked.answered(is_stream=True)
+        asked.note_answer(is_stream=True)
     asked.close()
     assert learned == ["one"], "the time to a later byte is no prefill"
     assert (observed.pending("one"), observed.held("one")) == (0, 0)
@@ -59,7 +59,7 @@ def test_the_time_in_an_engines_queue_is_no_speed_of_its_prefill(full: bool) -> 
     observed = ObservedGroups()
     before = slot(observed) if full else None
     asked = slot(observed)
-    asked.answered(is_stream=True)
+    asked.note_answer(is_stream=True)
     assert (observed.learned.factors("one")[0] == 1.0) is full
     for held in (before, asked):
         if held is not None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.request_body import PIECE_BYTES, RequestBody
-from sparkfleet.gateway.request_parser import route
+from sparkfleet.gateway.request_parser import parse_target
 
 LINE = "x-anthropic-billing-header: cc_version={version}; cc_entrypoint=cli; cch={hash};"
 
@@ -140,7 +140,7 @@ def test_the_second_request_is_routed_as_one_whose_beginning_is_known():
 
     def prefix(hash_):
         data = request(hash_=hash_, messages=[{"role": "user", "content": "word " * 2000}])
-        return route(b"", [], changed(data)).needs.prefix
+        return parse_target(b"", [], changed(data)).needs.prefix
 
     assert len(prefix("fa690")) > 4
     assert prefix("fa690") == prefix("97bd6")

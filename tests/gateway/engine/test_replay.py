@@ -13,7 +13,7 @@ from sparkfleet.engines.fake import FakeEngine, InjectedFault, Pace
 from sparkfleet.engines.fake.engine import WORDS
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.engine.replay import StreamRecord, plan_of, with_token_ids
+from sparkfleet.gateway.engine.replay import StreamRecord, continuable_request, with_token_ids
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry
 
 if TYPE_CHECKING:
@@ -208,13 +208,13 @@ async def test_what_would_not_be_the_same_text_is_not_continued(
 )
 def test_requests_whose_rest_cannot_be_asked_for(path: str, body: dict[str, Any]) -> None:
     asked = {"model": "tiny", "stream": True, "temperature": 0, **body}
-    assert plan_of(path, RequestBody(json.dumps(asked).encode())) is None
+    assert continuable_request(path, RequestBody(json.dumps(asked).encode())) is None
 
 
 def test_neutral_fields_change_nothing() -> None:
     neutral = {"n": 1, "stop": None, "tools": [], "presence_penalty": 0, "top_p": 1, "seed": 3, "user": "me"}
     asked = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], **GREEDY, **neutral}
-    assert plan_of(CHAT, RequestBody(json.dumps(asked).encode())) is not None
+    assert continuable_request(CHAT, RequestBody(json.dumps(asked).encode())) is not None
 
 
 async def test_a_continuation_of_another_text_is_not_passed_on(
@@ -293,7 +293,7 @@ async def test_a_fault_of_the_request_is_the_clients_to_read(open_door: OpenDoor
 
 def record_of(*chunks: bytes) -> tuple[StreamRecord, bytes]:
     asked = {"model": "tiny", "prompt": "a", **GREEDY}
-    plan = plan_of(COMPLETIONS, RequestBody(json.dumps(asked).encode()))
+    plan = continuable_request(COMPLETIONS, RequestBody(json.dumps(asked).encode()))
     assert plan is not None
     record = StreamRecord(plan)
     return record, b"".join(map(record.feed, chunks))
@@ -336,7 +336,7 @@ def test_events_may_be_cut_anywhere() -> None:
 def test_reasoning_is_not_continued() -> None:
     """A parser that starts in the middle may take the rest for reasoning, or for the answer."""
     body = {"model": "tiny", "messages": [{"role": "user", "content": "a"}], **GREEDY}
-    plan = plan_of(CHAT, RequestBody(json.dumps(body).encode()))
+    plan = continuable_request(CHAT, RequestBody(json.dumps(body).encode()))
     assert plan is not None
     record = StreamRecord(plan)
     for delta in ({"role": "assistant", "content": ""}, {"reasoning": "hm"}, {"content": "a"}):

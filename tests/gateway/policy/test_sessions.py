@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sparkfleet.engines.fake import FakeEngine
+from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.policy import sessions
 from sparkfleet.gateway.policy.sessions import SessionPlace, Sessions
 from sparkfleet.gateway.request.requirements import Requirements
-from sparkfleet.gateway.request_context import RequestContext
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, ModelEntry
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def test_requests_of_a_session_go_to_one_engine_and_keys_do_not_share_name
 
 def test_agents_of_a_session_have_places_of_their_own() -> None:
     def named(*headers: tuple[bytes, bytes]) -> str:
-        return RequestContext("POST", "/v1/messages", list(headers)).session
+        return ClientRequest("POST", "/v1/messages", list(headers)).session
 
     main, agent = (b"x-claude-code-session-id", b"s1"), (b"x-claude-code-agent-id", b"a1")
     other = (b"x-claude-code-agent-id", b"a2")

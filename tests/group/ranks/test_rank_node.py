@@ -29,7 +29,7 @@ async def test_a_tool_that_does_not_find_the_staged_image_for_now_is_not_taken_f
     launch = order()
     candidate = launch.candidate.model_copy(update={"runtime": "container", "image": image})
     with pytest.raises(NodeError) as caught:
-        await rank_node.box_of(launch.model_copy(update={"candidate": candidate}))
+        await rank_node.container_of(launch.model_copy(update={"candidate": candidate}))
     assert caught.value.because is Cause.TRANSIENT
     assert len(asked) == 1
 

@@ -14,7 +14,7 @@ from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 IMAGE = f"localhost/x@sha256:{'0' * 64}"
-BOX = ContainerSpec(tool="podman", image="localhost/sparkfleet-staged:x")
+CONTAINER = ContainerSpec(tool="podman", image="localhost/sparkfleet-staged:x")
 ALONE = GroupShape(nodes=("a",))
 PAIR = GroupShape(nodes=("a", "b"), tp=2)
 
@@ -27,7 +27,7 @@ def spec(tmp_path):
         told = {"runtime": "container", "image": IMAGE, **fields}
         (order,) = launches_for(FLEET, desired(shape, **told))
         ports = Ports(http=4000, rendezvous=5000)
-        return spec_here(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", box=BOX)
+        return spec_here(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", container=CONTAINER)
 
     return make
 
@@ -39,8 +39,8 @@ def values(argv, flag):
 def test_the_tool_runs_it_by_the_name_that_the_image_has_here(spec):
     rank = spec()
     assert rank.argv[:2] == ("podman", "run")
-    assert rank.container == BOX
-    assert rank.argv[rank.argv.index(BOX.image) + 3] == "python3"
+    assert rank.container == CONTAINER
+    assert rank.argv[rank.argv.index(CONTAINER.image) + 3] == "python3"
 
 
 def test_what_the_deployment_sets_is_told_to_the_tool_by_name_only(spec):
@@ -77,7 +77,7 @@ def test_an_image_that_came_from_another_node_keeps_its_entrypoint_replaced(spec
     """Its name on this node decides nothing; its name in the plan does."""
     argv = spec(image=f"vllm/vllm-openai:v0.32.0@sha256:{'0' * 64}", device="cuda").argv
     at = argv.index("--entrypoint")
-    assert argv[at + 1 : at + 5] == ("sh", BOX.image, f"{FILES_IN_CONTAINER}/start.sh", "vllm")
+    assert argv[at + 1 : at + 5] == ("sh", CONTAINER.image, f"{FILES_IN_CONTAINER}/start.sh", "vllm")
 
 
 def test_a_container_sees_its_own_checkpoint_and_not_the_whole_cache(spec, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import Predictor, Settings, drafter_by_name
+from sparkfleet.perf.predictor import EngineSettings, Predictor, drafter_by_name
 from sparkfleet.units import GIB
 
 TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"
@@ -15,7 +15,7 @@ TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"
 def bytes_of(
     predictor: Predictor, draft: str, *, method: str = "draft", split: Split | None = None
 ) -> dict[str, float]:
-    settings = Settings(
+    settings = EngineSettings(
         engine="trtllm",
         release="",
         speculation=Speculation.model_validate({"method": method, "tokens": 4, "draft": draft}),
@@ -95,7 +95,7 @@ QWEN38, DEEPSEEK = "nvidia/Qwen3.8-27B-NVFP4", "deepseek-ai/DeepSeek-V4-Flash-07
 
 
 def drafter_of(predictor: Predictor, speculation: Speculation, split: Split | None = None) -> float:
-    settings = Settings(
+    settings = EngineSettings(
         engine="vllm",
         release="",
         speculation=speculation,
@@ -147,9 +147,9 @@ def test_under_load_the_speed_is_that_of_the_depth_under_load() -> None:
     assert known is not None
     predictor = Predictor(known)
 
-    def settings(**fields: object) -> Settings:
+    def settings(**fields: object) -> EngineSettings:
         speculation = Speculation.model_validate({"method": "mtp", **fields})
-        return Settings(
+        return EngineSettings(
             engine="vllm",
             release="0.28",
             speculation=speculation,

@@ -14,7 +14,7 @@ from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split, Verdict
-from sparkfleet.perf.predictor import Predictor, Settings
+from sparkfleet.perf.predictor import EngineSettings, Predictor
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
 from sparkfleet.planner.capacity.sizing import sized_at
@@ -484,7 +484,7 @@ def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: MemoryConfig, *
     case = VariantContext(spec, spec.resolved()[0], predictor, fleet, edge=edge)
     speculation = Speculation.model_validate({"method": run.method, "tokens": run.k}, strict=False)
     proposal = Proposal(Split(run.tp, run.pp, run.ep), pool, cast("EngineName", run.engine), speculation)
-    settings = Settings(
+    settings = EngineSettings(
         engine=run.engine,
         release="",
         speculation=speculation,

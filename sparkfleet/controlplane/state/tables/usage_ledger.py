@@ -17,7 +17,7 @@ KEEP_DAYS = 400
 """Days that are kept: a year, and a month to look back on it. Earlier ones, too, until so many others have usage: a clock
 that is years ahead for one request may end none."""
 MARK_DAYS = 60
-"""Days for which a replica's last totals are kept: twice as long as its file is read (gateway/usage_journal.py)."""
+"""Days for which a replica's last totals are kept: twice as long as its file (gateway/accounting/usage_journal.py)."""
 
 _NOTHING = (0, 0, 0, 0)
 

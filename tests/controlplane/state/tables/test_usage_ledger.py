@@ -14,8 +14,8 @@ from sparkfleet.cli.clients.usage import sums
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, MARK_DAYS, UsageRow, day_of
+from sparkfleet.gateway.accounting.usage_journal import OLDEST_DAYS
 from sparkfleet.gateway.report import KeyUsage
-from sparkfleet.gateway.usage_journal import OLDEST_DAYS
 
 DAY = 86400.0
 NOON = 1_800_000_000.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from sparkfleet.gateway.accounting.usage_counter import UsageCounter
 from sparkfleet.gateway.engine.usage import Usage
 from sparkfleet.gateway.report import KeyUsage
-from sparkfleet.gateway.usage_counter import UsageCounter
 
 
 def test_requests_are_counted_by_key_and_model() -> None:

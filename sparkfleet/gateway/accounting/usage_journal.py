@@ -14,8 +14,8 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
+from sparkfleet.gateway.accounting.usage_counter import UsageCounter
 from sparkfleet.gateway.report import FormerUsage, GatewayReport
-from sparkfleet.gateway.usage_counter import UsageCounter
 from sparkfleet.remote.atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class UsageJournal:
         """Usage of former replicas that the controller may not have stored."""
         return tuple(self._left.values())
 
-    def stored(self, report: GatewayReport) -> None:
+    def drop_stored(self, report: GatewayReport) -> None:
         """Drops what the controller has stored, with the files of former replicas."""
         self._unstored -= {
             (one.key, one.model)

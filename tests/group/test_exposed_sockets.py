@@ -7,9 +7,9 @@ import pytest
 from group_world import SECRET, order
 
 from sparkfleet.errors import EngineError
-from sparkfleet.group import misplaced
+from sparkfleet.group import exposed_sockets
+from sparkfleet.group.exposed_sockets import Listening, elsewhere, refuse_exposed, sockets_of, watch_sockets
 from sparkfleet.group.group_launch import RankPlacement
-from sparkfleet.group.misplaced import Listening, elsewhere, refuse_exposed, sockets_of, watch_sockets
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
@@ -85,8 +85,8 @@ def test_the_sockets_of_a_container_whose_processes_are_roots_are_found_by_their
 
 
 async def test_its_port_on_a_wrong_address_is_named_at_once_and_ends_the_start_soon(monkeypatch):
-    monkeypatch.setattr(misplaced, "LOOK_S", 0.01)
-    monkeypatch.setattr(misplaced, "CONCLUSIVE_S", 0.05)
+    monkeypatch.setattr(exposed_sockets, "LOOK_S", 0.01)
+    monkeypatch.setattr(exposed_sockets, "CONCLUSIVE_S", 0.05)
     said = []
 
     async def read():
@@ -96,12 +96,12 @@ async def test_its_port_on_a_wrong_address_is_named_at_once_and_ends_the_start_s
         await asyncio.wait_for(watch_sockets(read, said.append), 5)
     assert caught.value.what == "It listens on 127.0.0.1:5005, and its requests arrive at 10.0.0.1:5005."
     assert said[0] == "it listens on 127.0.0.1:5005, and its requests arrive at 10.0.0.1:5005"
-    assert misplaced.CONCLUSIVE_S < 60
+    assert exposed_sockets.CONCLUSIVE_S < 60
 
 
 async def test_another_port_is_named_and_waited_for(monkeypatch):
-    monkeypatch.setattr(misplaced, "LOOK_S", 0.01)
-    monkeypatch.setattr(misplaced, "CONCLUSIVE_S", 0.02)
+    monkeypatch.setattr(exposed_sockets, "LOOK_S", 0.01)
+    monkeypatch.setattr(exposed_sockets, "CONCLUSIVE_S", 0.02)
     said = []
 
     async def read():

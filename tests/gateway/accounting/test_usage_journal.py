@@ -14,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.gateway import usage_journal
+from sparkfleet.gateway.accounting import usage_journal
+from sparkfleet.gateway.accounting.usage_counter import UsageCounter
+from sparkfleet.gateway.accounting.usage_journal import UsageJournal, read_left
 from sparkfleet.gateway.engine.usage import Usage
 from sparkfleet.gateway.report import FormerUsage, GatewayReport, KeyUsage
-from sparkfleet.gateway.usage_counter import UsageCounter
-from sparkfleet.gateway.usage_journal import UsageJournal, read_left
 
 KILLED = """
 import asyncio, sys
 from pathlib import Path
 from sparkfleet.gateway.engine.usage import Usage
-from sparkfleet.gateway.usage_counter import UsageCounter
-from sparkfleet.gateway.usage_journal import UsageJournal
+from sparkfleet.gateway.accounting.usage_counter import UsageCounter
+from sparkfleet.gateway.accounting.usage_journal import UsageJournal
 
 async def main():
     counter = UsageCounter()
@@ -74,7 +74,7 @@ def test_what_a_killed_process_had_counted_is_read_by_the_next_one_and_stored_on
             with_store.usage.add(one.replica, one.usage)
     assert [(row.requests, row.input, row.output) for row in with_store.usage.last_days(1)] == [(3, 30, 6)]
     with_store.close()
-    journal.stored(report("next", counter, journal))
+    journal.drop_stored(report("next", counter, journal))
     assert (journal.former, list(tmp_path.iterdir())) == ((), [])
 
 
@@ -89,10 +89,10 @@ async def test_the_file_of_a_gateway_that_counts_on_stays(tmp_path: Path) -> Non
     stored = report("next", counter, journal)
     former.add("ci", "tiny", Usage(10, 2))
     await its_journal.flush()
-    journal.stored(stored)
+    journal.drop_stored(stored)
     (left,) = journal.former
     assert [one.requests for one in left.usage] == [2]
-    journal.stored(report("next", counter, journal))
+    journal.drop_stored(report("next", counter, journal))
     assert (journal.former, list(tmp_path.iterdir())) == ((), [])
 
 
@@ -103,14 +103,14 @@ async def test_the_file_has_what_is_not_stored_and_goes_when_everything_is(tmp_p
     counter.add("laptop", "tiny", Usage(1, 1))
     told = report("one", counter, journal)
     counter.add("laptop", "tiny", Usage(1, 1))  # while the controller stores the report
-    journal.stored(told)
+    journal.drop_stored(told)
     await journal.flush()
     ((file, left),) = read_left(tmp_path)[0].items()
     assert file.stat().st_mode & 0o777 == 0o600
     assert left == FormerUsage(
         replica="one", usage=(KeyUsage(key="laptop", model="tiny", requests=2, input=2, output=2),)
     )
-    journal.stored(report("one", counter, journal))
+    journal.drop_stored(report("one", counter, journal))
     await journal.flush()
     assert list(tmp_path.iterdir()) == []
 
