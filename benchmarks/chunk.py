@@ -22,7 +22,7 @@ from sparkfleet.engines.fake.apis import ChatApi, Job
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.failure_event import FailureWatch
 from sparkfleet.gateway.engine.loop_detector import LoopDetector
-from sparkfleet.gateway.engine.replay import StreamRecord, plan_of
+from sparkfleet.gateway.engine.replay import StreamRecord, continuable_request
 from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.engine.usage_event import UsageHider
 
@@ -62,7 +62,7 @@ def median_us(make: Callable[[], Callable[[bytes], object]], parts: Sequence[byt
 
 def _record() -> Callable[[bytes], object]:
     asked = {"model": "m", "messages": [{"role": "user", "content": "a"}], "temperature": 0, "stream": True}
-    plan = plan_of("/v1/chat/completions", RequestBody(json.dumps(asked).encode()))
+    plan = continuable_request("/v1/chat/completions", RequestBody(json.dumps(asked).encode()))
     assert plan is not None
     return StreamRecord(plan).feed
 

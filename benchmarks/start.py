@@ -26,7 +26,7 @@ from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.launches import launch_for
 from sparkfleet.errors import EngineError
-from sparkfleet.fleet.nodes.collect_facts import survey
+from sparkfleet.fleet.nodes.collect_facts import collect_facts
 from sparkfleet.group.probe import Probe, wait_healthy
 from sparkfleet.group.ranks.rank_node import spec_here
 from sparkfleet.group.ranks.rank_spec import Ports
@@ -74,7 +74,7 @@ class Bench:
     async def bare(self) -> float:
         """Seconds from starting the engine by hand to its first token."""
         inventory = parse_inventory(INVENTORY, "inventory")
-        (facts,) = await survey(inventory, {"this": LocalChannel("this")})
+        (facts,) = await collect_facts(inventory, {"this": LocalChannel("this")})
         spec = parse_deployment(DEPLOYMENT, "deployment")
         (plan,) = plan_fleet([spec], Fleet(nodes=(facts,))).deployments
         desired = Desired(spec=spec, plan=plan, generation=1, who="bench", since=0)
