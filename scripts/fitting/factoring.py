@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def _prefill_seconds(factors: Factors) -> Callable[[PublishedCase, float], float
     return seconds
 
 
-def _counts(problem: Problem, keys: list[tuple[str, ...]]) -> collections.Counter:
+def _counts(problem: Problem, keys: Sequence[Collection[str]]) -> collections.Counter:
     return collections.Counter(
         k for i, row in enumerate(keys) if problem.fitted[i] and problem.what[i] != YIELD for k in row
     )

@@ -75,7 +75,8 @@ class Problem:
     columns: Array
     """rows × terms, which coefficient each is multiplied by."""
     names: list[str]
-    effects: list[tuple[str, ...]]
+    effects: list[Mapping[str, float]]
+    """Keys of each row's effects, with the share that applies."""
     accept: list[tuple[str, ...]]
     drafts: Array
     mix: Array
@@ -180,7 +181,7 @@ def decode_problem(
         rows,
         [_step_terms(c) if what != YIELD else {"unit": 1.0} for c, what, *_ in rows],
         decode_coefficient,
-        effects=[decode_keys(c.setup, batch_of(c)) if what != YIELD else () for c, what, *_ in rows],
+        effects=[decode_keys(c.setup, batch_of(c)) if what != YIELD else {} for c, what, *_ in rows],
         accept=[acceptance_keys(c.setup, c.workload.content) if c.speculative else () for c, *_ in rows],
         mix=_padded(mixes),
         priors=DECODE_PRIORS,
@@ -230,7 +231,7 @@ def _problem(
     terms: list[dict[str, float]],
     key: Callable[[SpeedConfig, str], str],
     *,
-    effects: list[tuple[str, ...]],
+    effects: list[Mapping[str, float]],
     accept: list[tuple[str, ...]],
     mix: Array,
     priors: Priors,
@@ -265,7 +266,7 @@ def _problem(
 def with_sources(problem: Problem) -> Problem:
     """The problem with an effect for each source and each of its runs."""
     problem.effects = [
-        (*keys, *_own(case, drafts=any(problem.drafts))) if what != YIELD else ()
+        {**keys, **dict.fromkeys(_own(case, drafts=any(problem.drafts)), 1.0)} if what != YIELD else {}
         for keys, case, what in zip(problem.effects, problem.cases, problem.what, strict=True)
     ]
     return problem

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ class Fit:
     acceptance: dict[str, float]
 
 
-def _index(keys: Iterable[Sequence[str]]) -> tuple[dict[str, int], Array]:
+def _index(keys: Iterable[Collection[str]]) -> tuple[dict[str, int], Array]:
     """Number the keys, and rows × most keys of one row with those numbers (-1: none)."""
     keys = list(keys)
     found: dict[str, int] = {}
@@ -61,6 +61,8 @@ class Unknowns:
     terms: int
     effects_from: int
     """Column at which effects begin."""
+    share: Array
+    """rows × effect keys: how much of each applies, 0 to 1."""
 
     @property
     def size(self) -> int:
@@ -89,9 +91,11 @@ def unknowns(problem: Problem, pick: Array) -> Unknowns:
         np.where(found >= 0, found + by, size) for found, by in ((accept_at, n_c), (effects_at, n_c + n_a))
     ]
     terms = columns.shape[1]
-    return Unknowns(
-        accept, effects, prior, ridge, np.hstack([columns, *shifted]), terms, terms + accept_at.shape[1]
-    )
+    share = np.zeros(effects_at.shape)
+    for i, row in enumerate(pick):
+        share[i, : len(problem.effects[row])] = list(problem.effects[row].values())
+    at = np.hstack([columns, *shifted])
+    return Unknowns(accept, effects, prior, ridge, at, terms, terms + accept_at.shape[1], share)
 
 
 def solve(problem: Problem, start: Fit | None = None, rounds: int = 30) -> Fit:
@@ -137,7 +141,7 @@ def linearised(problem: Problem, pick: Array, known: Unknowns, theta: Array) -> 
     each = problem.seconds[pick] * np.exp(values[:, : known.terms])
     total = each.sum(1)
     log_yield, slope = yield_of(values[:, known.terms : known.effects_from].sum(1), problem.drafts[pick])
-    step = total * np.exp(values[:, known.effects_from :].sum(1) - log_yield)
+    step = total * np.exp((values[:, known.effects_from :] * known.share).sum(1) - log_yield)
     mix = problem.mix[pick]
     rates = 1 / (step[:, None] + mix)
     rate = rates.sum(1)
@@ -147,7 +151,7 @@ def linearised(problem: Problem, pick: Array, known: Unknowns, theta: Array) -> 
         [
             (share / total)[:, None] * each,
             used[:, known.terms : known.effects_from] * -(share * slope)[:, None],
-            used[:, known.effects_from :] * share[:, None],
+            known.share * share[:, None],
         ]
     )
     return problem.y[pick] - np.log(np.isfinite(mix).sum(1) / rate), slopes

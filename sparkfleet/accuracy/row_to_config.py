@@ -23,6 +23,7 @@ from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arc
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.knowledge.engines.images import IMAGES, RequantizedBits
 from sparkfleet.knowledge.models.known_models import quant_in_name
+from sparkfleet.knowledge.models.speculators import sized_draft
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.rates import MAX_RUNNING
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig, own_chunk
@@ -30,6 +31,7 @@ from sparkfleet.perf.memory.demand import max_num_seqs
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape
 from sparkfleet.perf.workload import Workload
+from sparkfleet.units import GB
 
 OWN_SHARE = 0.9
 """Of the memory, as vLLM takes it by itself; 0.92 in 0.32 (config/cache.py)."""
@@ -91,9 +93,16 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
         chunk=note_reader.chunk(notes) or own_chunk(model.engine),
         method=method,
         k=k,
+        draft_bytes=_draft_bytes(row["model"], method),
     )
     most = _running(row, setup, workload, assumed)
     return Ran(setup.model_copy(update={"max_running": most}), nodes, replicas)
+
+
+def _draft_bytes(model: str, method: str) -> float | None:
+    """Weights of the MTP drafter that is published apart from its target, bytes; rows do not name it."""
+    draft = sized_draft(model, "mtp") if method == "mtp" else None
+    return None if draft is None or draft.gb is None else draft.gb * GB
 
 
 def _engine(row: CsvRow, assumed: list[str]) -> str:

@@ -195,6 +195,7 @@ class Predictor:
             link=settings.link,
             kernel="marlin" if settings.marlin else "",
             release=settings.release,
+            draft_bytes=_pass_bytes(settings.speculation),
             **(config.shared() | speed),
         )
 
@@ -272,6 +273,14 @@ def predictor_of(
 ) -> Predictor:
     """The predictor of a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
     return Predictor(checkpoint, measurements, drafts, content)
+
+
+def _pass_bytes(speculation: Speculation) -> float | None:
+    """Published weights of a separate MTP drafter, bytes; a pass reads all of them, its embedding as its head."""
+    if speculation.draft is None or SPEED_METHODS.get(speculation.method, speculation.method) != "mtp":
+        return None
+    published = speculator_with(speculation.draft)
+    return None if published is None or published.gb is None else published.gb * GB
 
 
 @lru_cache(maxsize=64)

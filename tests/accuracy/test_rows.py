@@ -477,3 +477,13 @@ def test_other_formats_on_such_a_build_keep_their_bits() -> None:
         for image in ("0.28.0", "vllm-node-mxfp4")
     )
     assert plain_bits == built_bits
+
+
+def test_a_separate_mtp_drafter_has_its_published_size() -> None:
+    """Rows do not name it; their target does."""
+    gemma, qwen = (
+        case_of(row(model=name, spec_method="mtp", spec_tokens="3"), architectures())
+        for name in ("nvidia/Gemma-4-31B-IT-NVFP4", "Qwen/Qwen3.6-27B")
+    )
+    assert gemma.setup.draft_bytes == pytest.approx(0.97e9)
+    assert qwen.setup.draft_bytes is None

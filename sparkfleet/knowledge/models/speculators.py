@@ -238,6 +238,14 @@ def speculator_with(draft: str) -> Speculator | None:
     return next((one for one in named if (one.draft or "").lower() == draft.partition("@")[0].lower()), None)
 
 
+def sized_draft(model: str, method: Method) -> Speculator | None:
+    """The first separate draft of a method for `model` whose size is published, whether plans propose it or not."""
+    for one in SPECULATORS.content.speculators:
+        if one.method == method and one.gb is not None and one.serves(model):
+            return one
+    return None
+
+
 _LIKE = 0.85
 """Similarity (difflib) from which on a name is taken to mean another: a wrong or missing letter, or another owner."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from sparkfleet.knowledge.published.factors import Effect
 from sparkfleet.perf.latency.factor_keys import decode_keys, prefill_keys
@@ -67,6 +67,8 @@ def _weighed(seconds: Mapping[str, float], coefficients: Mapping[str, float]) ->
     return tuple(Term(name=name, seconds=s, coefficient=coefficients[name]) for name, s in seconds.items())
 
 
-def _applied(keys: Iterable[str], known: Mapping[str, Effect]) -> tuple[AppliedFactor, ...]:
-    found = ((key, known[key]) for key in keys if key in known)
-    return tuple(AppliedFactor(key=key, factor=math.exp(e.log), n=e.n, spread=e.spread) for key, e in found)
+def _applied(keys: Mapping[str, float], known: Mapping[str, Effect]) -> tuple[AppliedFactor, ...]:
+    found = ((key, share, known[key]) for key, share in keys.items() if key in known)
+    return tuple(
+        AppliedFactor(key=key, factor=math.exp(s * e.log), n=e.n, spread=e.spread) for key, s, e in found
+    )

@@ -1,12 +1,15 @@
 """Keys of the fitted factors that apply to a setup, from the general to the particular.
 
 `scripts/fit` and the predictions use the same functions, so that what was fitted is what is applied. Effects of a
-particular key are shrunk towards zero when few measurements carry them: the general ones then speak.
+particular key are shrunk towards zero when few measurements carry them: the general ones then speak. Effects of a load
+are known at some loads, and a load between two of them has shares of both: one request more is never a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.published.factors import Quantity
@@ -64,12 +67,31 @@ def prefill_coefficient(setup: SpeedConfig, term: str) -> str:
     return f"{term}/{engine}"
 
 
-def batch_bucket(batch: float) -> str:
-    """Requests at once, in the steps in which engines change their kernels."""
-    for most in (1, 3, 10, 40):
-        if batch <= most:
-            return f"<={most}"
-    return ">40"
+REQUESTS = (1, 2, 4, 8, 16, 32, 64)
+"""Requests that decode together at which effects are known; those between two of them have shares of both."""
+PROMPTS_AT_ONCE = (1, 5)
+"""The same for prompts that come together."""
+PROMPT_TOKENS = (300, 1100, 4000)
+"""The same for tokens of a prompt."""
+
+
+def anchor_shares(value: float, anchors: Sequence[int]) -> dict[int, float]:
+    """Anchors next to a value → share of each in what applies there, 0 to 1, in sum 1.
+
+    Linear in the logarithm between two anchors. Below the first and above the last that one alone applies: physical terms
+    go on, effects do not.
+
+    Args:
+        value: a number of requests, or of tokens.
+        anchors: ascending.
+    """
+    if value <= anchors[0]:
+        return {anchors[0]: 1.0}
+    for low, high in pairwise(anchors):
+        if value < high:
+            upper = math.log(value / low, high / low)
+            return {low: 1.0 - upper, high: upper} if value > low else {low: 1.0}
+    return {anchors[-1]: 1.0}
 
 
 def _setup_keys(setup: SpeedConfig) -> list[str]:
@@ -119,31 +141,34 @@ SETUP_KEYS: Mapping[Quantity, Callable[[SpeedConfig], list[str]]] = {
 """Effects that depend on the setup alone."""
 
 
-def decode_load_keys(setup: SpeedConfig, batch: float) -> list[str]:
-    """Effects on a decode step that depend on how many decode together."""
-    many, engine = batch_bucket(batch), setup.engine
-    keys = [
-        f"crowd={many}+{engine}",
-        f"crowd+kind={many}+{engine}+{setup.arch.kind}",
-        f"crowd+family={many}+{setup.arch.family}",
-    ]
-    if setup.method != "none":
-        keys += [f"spec+crowd={many}", f"spec+method+crowd={setup.method}+{many}"]
+def decode_load_keys(setup: SpeedConfig, batch: float) -> dict[str, float]:
+    """Effects on a decode step that depend on how many decode together, each with the share that applies."""
+    engine, family = setup.engine, setup.arch.family
+    keys: dict[str, float] = {}
+    for many, share in anchor_shares(batch, REQUESTS).items():
+        keys[f"crowd={many}+{engine}"] = share
+        keys[f"crowd+kind={many}+{engine}+{setup.arch.kind}"] = share
+        keys[f"crowd+family={many}+{family}"] = share
+        if setup.method != "none":
+            keys[f"spec+crowd={many}"] = share
+            keys[f"spec+method+crowd={setup.method}+{many}"] = share
     return keys
 
 
-def prefill_load_keys(setup: SpeedConfig, prompt: int, batch: float) -> list[str]:
-    """Effects on a prefill that depend on the prompts and on how many come together."""
-    size = "<=300" if prompt <= 300 else "<=1100" if prompt <= 1100 else ">1100"
-    many = "1" if batch <= 1 else "<=5" if batch <= 5 else ">5"
-    return [f"prompt={size}", f"crowd={many}", f"crowd+engine={many}+{setup.engine}"]
+def prefill_load_keys(setup: SpeedConfig, prompt: int, batch: float) -> dict[str, float]:
+    """Effects on a prefill that depend on the prompts and on how many come together, each with the share that applies."""
+    keys = {f"prompt={size}": share for size, share in anchor_shares(prompt, PROMPT_TOKENS).items()}
+    for many, share in anchor_shares(batch, PROMPTS_AT_ONCE).items():
+        keys[f"crowd={many}"] = share
+        keys[f"crowd+engine={many}+{setup.engine}"] = share
+    return keys
 
 
-def decode_keys(setup: SpeedConfig, batch: float) -> tuple[str, ...]:
-    """Effects on the time of a decode step."""
-    return (*_decode_setup_keys(setup), *decode_load_keys(setup, batch))
+def decode_keys(setup: SpeedConfig, batch: float) -> dict[str, float]:
+    """Effects on the time of a decode step, each with the share that applies: 1 for those of the setup."""
+    return dict.fromkeys(_decode_setup_keys(setup), 1.0) | decode_load_keys(setup, batch)
 
 
-def prefill_keys(setup: SpeedConfig, prompt: int, batch: float) -> tuple[str, ...]:
-    """Effects on the time of a prefill."""
-    return (*_prefill_setup_keys(setup), *prefill_load_keys(setup, prompt, batch))
+def prefill_keys(setup: SpeedConfig, prompt: int, batch: float) -> dict[str, float]:
+    """Effects on the time of a prefill, each with the share that applies: 1 for those of the setup."""
+    return dict.fromkeys(_prefill_setup_keys(setup), 1.0) | prefill_load_keys(setup, prompt, batch)

@@ -71,9 +71,9 @@ class LatencyModel:
             return 1.0
         return tokens_per_step(acceptance(self.setup, workload.content, self.factors), self.setup.k)
 
-    def _effect(self, quantity: Quantity, keys: list[str]) -> float:
+    def _effect(self, quantity: Quantity, keys: Mapping[str, float]) -> float:
         known = self.factors.effects[quantity]
-        return self.effects[quantity] + sum(known[key].log for key in keys if key in known)
+        return self.effects[quantity] + sum(s * known[key].log for key, s in keys.items() if key in known)
 
 
 def model_of(setup: SpeedConfig, factors: Factors) -> LatencyModel:

@@ -25,6 +25,12 @@ DRAFT_LAYERS = 5
 """Layers of a DFlash or DSpark drafter (zai-org/GLM-5.3-Flash, deepseek-ai/DeepSeek-V4-Flash-DSpark)."""
 DRAFT_BLOCK = 13
 """Parameters of one of them over its width squared: 4 of attention, 9 of an MLP three times as wide."""
+EAGLE_BLOCK = 24
+"""Parameters of an EAGLE-3 head's one layer over its width squared. It is dense, whatever its target is: 17 (Llama 3.3
+70B) to 28 (gpt-oss, Qwen3-235B) by the configs of sgl-project/SpecForge; 23 and 28 by the sizes of RedHatAI's head for
+Gemma 4 31B and lmsys's for gpt-oss-120b."""
+EAGLE_VOCABULARY = 32_000
+"""Tokens that it chooses from with a head of its own (`draft_vocab_size` of the same configs, vLLM's llama_eagle3.py)."""
 ALIKE = 0.85
 """Tokens of one answer pick experts alike: w of them touch as many as w^0.85 independent ones. What validates best."""
 
@@ -67,6 +73,9 @@ class SpeedConfig(EngineConfig):
     """vLLM's ranks are driven by Ray (`--distributed-executor-backend ray`); plans have its own processes."""
     max_running: int | None = None
     """Most requests that run together; more wait."""
+    draft_bytes: float | None = None
+    """Bytes of a separate checkpoint that drafts one token after another with its target's KV cache (Gemma 4's
+    assistants): each pass reads all of it, the embedding as its head. None: drafts are made as usual for the method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +123,8 @@ class Costs:
     """Bytes of all experts of one layer as the MTP part is stored."""
     block: float
     """Bytes of one layer of a dense drafter of that width in bf16, as they are published."""
+    eagle: float
+    """Bytes of an EAGLE-3 head that one of its passes reads, in bf16: its layer and its own head."""
     head_flops: float
     """FLOPs of attention per token of a prompt and token of its context, in the full layers."""
     window_flops: float
@@ -188,6 +199,7 @@ def costs(setup: SpeedConfig) -> Costs:
         if experts
         else 0.0,
         block=2 * DRAFT_BLOCK * arch.hidden**2 / setup.tp,
+        eagle=2 * (EAGLE_BLOCK * arch.hidden + min(EAGLE_VOCABULARY, arch.vocab)) * arch.hidden / setup.tp,
         prompt_share=share,
         head_flops=layers.head_flops / setup.tp,
         window_flops=layers.window_flops / setup.tp,
@@ -278,7 +290,12 @@ def draft_terms(setup: SpeedConfig, cost: Costs, batch: float, read: float) -> d
         return {}
     if setup.method in PARALLEL_DRAFTS:
         return {"draft": (DRAFT_LAYERS * cost.block + cost.head) / read, "draft_launch": DRAFT_LAYERS * 2e-5}
-    one = cost.layer + cost.head + cost.drafted_experts * touched(cost.pick, batch)
+    if setup.method == "eagle3":
+        one = cost.eagle
+    elif setup.draft_bytes is not None:
+        one = setup.draft_bytes / cost.ranks
+    else:
+        one = cost.layer + cost.head + cost.drafted_experts * touched(cost.pick, batch)
     return {"draft": setup.k * one / read, "draft_launch": setup.k * 1e-4}
 
 

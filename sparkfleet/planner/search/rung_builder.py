@@ -21,6 +21,8 @@ OBJECTIVES: dict[Objective, str] = {
 }
 """The quality in which the choice is best, as plans show it."""
 
+ALIKE = 1.02
+"""Times as fast below which a whole answer is not called faster: the next fit moves predictions by 1 to 2 %."""
 NOTABLE = 1.05
 """Times as fast from which on a rung that decodes faster, though its whole answer is no faster, is worth a line."""
 
@@ -156,7 +158,9 @@ def _ranked_lower(evaluation: Evaluation, choice: Evaluation, objective: Objecti
     """A rung that is better than the choice by its prediction, or by what was published, with the reason for its rank."""
     how, speed = evaluation.rung.candidate.how, evaluation.rung.speed(objective)
     if faster and _only_decodes_faster(evaluation, choice):
-        return f"{how} decodes faster ({speed}), the whole answer is not: {_gain(evaluation, choice):.2f}×"
+        gain = _gain(evaluation, choice)
+        whole = "is not" if round(gain, 2) <= 1.0 else "hardly is"
+        return f"{how} decodes faster ({speed}), the whole answer {whole}: {gain:.2f}×"
     if faster:
         account = _account(evaluation, choice, objective)
         return (
@@ -172,8 +176,8 @@ def _gain(evaluation: Evaluation, choice: Evaluation) -> float:
 
 
 def _only_decodes_faster(evaluation: Evaluation, choice: Evaluation) -> bool:
-    """True if its first word comes so much later that the whole answer, with the prompt, is no faster as a plan shows it."""
-    return 0.0 < round(_gain(evaluation, choice), 2) <= 1.0
+    """True if its first word comes so much later that the whole answer, prompt included, is hardly faster."""
+    return 0.0 < _gain(evaluation, choice) < ALIKE
 
 
 def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -> str:

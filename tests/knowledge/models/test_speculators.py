@@ -8,6 +8,7 @@ from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.speculators import (
     SPECULATORS,
     Speculator,
+    sized_draft,
     speculator_with,
     speculators_of,
 )
@@ -148,3 +149,10 @@ def test_an_engine_with_published_runs_of_a_method_is_one_of_its_engines() -> No
         methods = heads.get(run.method, (run.method,))
         own = [one for one in ALL if one.method in methods and matches(run.model, one.targets)]
         assert not own or any(run.engine in one.engines for one in own), run
+
+
+def test_the_size_of_a_separate_drafter_is_known_by_its_target() -> None:
+    found = sized_draft("nvidia/Gemma-4-31B-IT-NVFP4", "mtp")
+    assert found is not None
+    assert found.draft == "google/gemma-4-31B-it-assistant"
+    assert sized_draft("Qwen/Qwen3.6-27B", "mtp") is None  # its drafts are in the checkpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from latency_values import predict, setup
 
@@ -193,6 +193,45 @@ def test_longer_depth_never_decodes_faster(
     model = model_of(setup(what[0], what[1], **what[2]), factors())
     deeper = rates(model, work.model_copy(update={"depth": work.depth + more}))
     assert deeper.decode_tps_per_request.mid <= rates(model, work).decode_tps_per_request.mid * (1 + 1e-9)
+
+
+LOST = 0.1
+"""Most that a total may fall with the requests, as a power of their number: 7 % for twice as many, 1 % from 10 to 11.
+
+An engine that holds the next request back until one has ended keeps its total, so by physics it never falls. Twice the
+requests may cost it half of what two boots of one machine differ by (12 %)."""
+
+drafters = st.sampled_from([("none", 0), ("mtp", 3), ("eagle3", 3), ("dflash", 7)])
+
+
+@given(
+    st.sampled_from(NAMES),
+    st.sampled_from(["fp8", "nvfp4", "int4", "bf16"]),
+    st.sampled_from(["vllm", "sglang", "trtllm", "llama.cpp"]),
+    st.sampled_from([1, 2, 4]),
+    drafters,
+    st.sampled_from(["decode", "steady", "closed", "served"]),
+    st.integers(1, 100_000),
+    st.integers(1, 255),
+)
+def test_one_request_more_costs_the_total_next_to_nothing(
+    name: str,
+    format_: str,
+    engine: str,
+    tp: int,
+    drafter: tuple[str, int],
+    window: Window,
+    prompt: int,
+    requests: int,
+) -> None:
+    assume(requests > 1 or window == "decode")  # other rates of one request begin after its own prefill
+    method, k = drafter
+    model = model_of(setup(name, format_, engine=engine, tp=tp, method=method, k=k), factors())
+    few, more = (
+        rates(model, Workload(prompt=prompt, concurrency=n, window=window)).decode_tps_aggregate.mid
+        for n in (requests, requests + 1)
+    )
+    assert more >= few * (requests / (requests + 1)) ** LOST
 
 
 @given(st.sampled_from(NAMES), works, st.floats(5, 500), st.floats(0.1, 25), st.floats(1, 50))

@@ -173,3 +173,20 @@ def test_layers_without_keys_of_their_own_are_skipped_by_releases_that_do_so(
     whole = setup("deepseek-ai/DeepSeek-V4.1-Flash", "fp8+mxfp4", engine=engine, tp=4)
     weights, all_weights = (prefill_terms(s, costs(s), 1, 8192, 0)["weights"] for s in (one, whole))
     assert weights == pytest.approx(prompt_share(one) * all_weights)
+
+
+def test_an_eagle3_head_is_dense_with_a_vocabulary_of_its_own() -> None:
+    """lmsys/EAGLE3-gpt-oss-120b-bf16 has 1.8 GB, 1.16 of them the embedding, of which a pass reads one row."""
+    for batch in (1, 32):
+        one = setup("openai/gpt-oss-120b", "mxfp4", method="eagle3", k=1)
+        read = step_terms(one, costs(one), batch, 2, 1000)["draft"] * 240
+        assert read == pytest.approx(1.8 - 1.16, rel=0.15)
+
+
+def test_a_separate_mtp_drafter_is_read_as_published() -> None:
+    """Gemma 4's assistant has 0.97 GB for all passes; a layer and the head of its target would be 3.8."""
+    usual = setup("nvidia/Gemma-4-31B-IT-NVFP4", "nvfp4", method="mtp", k=3)
+    assistant = usual.model_copy(update={"draft_bytes": 0.97e9})
+    by_target, own = (step_terms(one, costs(one), 1, 4, 1000)["draft"] for one in (usual, assistant))
+    assert own * 240 == pytest.approx(3 * 0.97)
+    assert by_target > 3 * own
