@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import aiohttp
 
 from sparkfleet.errors import EngineError
-from sparkfleet.group.ranks.rank_set import Ranks, cancel
+from sparkfleet.group.ranks.rank_set import PEERS_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import ReportSender
 from sparkfleet.runtime.base import RankStatus
 
-EXIT_S = 5.0
-"""Seconds from a broken connection to the exit that explains it: what outlives an engine has a second to end, and its
-container is read and removed first."""
+EXIT_S = 5.0 + PEERS_S
+"""Seconds from a broken connection to the exit that explains it: what outlives an engine has a second to end, its container
+is read and removed first, and the exits of the other ranks are awaited."""
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class ExitWatch:
             for work in doing:
                 if work.done() and not await _ended_with_it(work, exiting):
                     return work.result()
-            if self._memory.done():
+            if self._memory.done() and not (self._memory.cancelled() and await _ends_soon(exiting)):
                 self._memory.result()
             rank, self.exited = exiting.result()
         finally:
@@ -73,6 +73,12 @@ class ExitWatch:
         return EngineError(
             what, means=status.reason, do=f"Read the whole log: `sparkfleet logs {self._group}{of}`."
         )
+
+
+async def _ends_soon(exiting: asyncio.Task[Any]) -> bool:
+    """True if the exits of a group that is being stopped are known within `PEERS_S`; False if its ranks were released."""
+    await asyncio.wait({exiting}, timeout=PEERS_S)
+    return exiting.done()
 
 
 async def _ended_with_it(work: asyncio.Task[Any], exiting: asyncio.Task[Any]) -> bool:

@@ -28,6 +28,7 @@ _SIGNALS = {
     signal.SIGILL: "illegal instruction: built for another processor",
     signal.SIGFPE: "an arithmetic error in native code",
 }
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 def meaning(code: int) -> str:
@@ -36,6 +37,24 @@ def meaning(code: int) -> str:
     if code < 0 or number in _SIGNALS:
         return _killed(code, number)
     return f"exited with code {code}: {_CODES.get(code, 'failed')}"
+
+
+def as_consequence(code: int | None, reason: str) -> int:
+    """Order of the ends of ranks that depend on each other, from the likeliest cause (0) to the likeliest consequence (3).
+
+    A rank whose peer is gone ends within a second, usually by itself: with an error, by an abort of NCCL's watchdog, or
+    without an error (SGLang). Nothing but the kernel or a person kills one.
+
+    Args:
+        code: exit code of `subprocess`; None: its node or its holder is gone.
+        reason: the supervisor's words.
+    """
+    number = 0 if code is None else -code if code < 0 else code - 128
+    if code is None or number == signal.SIGKILL or is_out_of_memory(reason):
+        return 0
+    if number in _FAULTS:
+        return 1
+    return 2 if code else 3
 
 
 def is_out_of_memory(reason: str) -> bool:

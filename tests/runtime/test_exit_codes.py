@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.runtime.exit_codes import KERNEL_KILLED, is_out_of_memory, meaning
+from sparkfleet.runtime.exit_codes import KERNEL_KILLED, as_consequence, is_out_of_memory, meaning
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,24 @@ from sparkfleet.runtime.exit_codes import KERNEL_KILLED, is_out_of_memory, meani
 )
 def test_meaning(code, words):
     assert words in meaning(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "order"),
+    [
+        (None, "its node is gone", 0),
+        (-9, "", 0),
+        (137, "", 0),
+        (1, f"the engine failed (the kernel killed 1 {KERNEL_KILLED})", 0),
+        (-11, "", 1),
+        (139, "", 1),
+        (-6, "", 2),
+        (1, "", 2),
+        (0, "", 3),
+    ],
+)
+def test_of_two_ends_the_killed_one_is_the_cause(code, reason, order):
+    assert as_consequence(code, reason) == order
 
 
 @given(st.integers(-128, 255))

@@ -54,10 +54,7 @@ class Roll:
     @property
     def is_under_way(self) -> bool:
         """True if a desired group starts or restarts. One that waits for nodes does not count: that may take days."""
-        return any(
-            not self.state.may_serve(app) and app.group not in self.state.pending.waiting
-            for app in self._desired_apps
-        )
+        return any(not self.state.may_serve(app) and not self._waits(app) for app in self._desired_apps)
 
     def nodes(self, group: GroupKey) -> tuple[str, ...]:
         """Nodes of a desired group at its rung."""
@@ -101,16 +98,23 @@ class Roll:
         if not in_the_way or starts or not all(in_the_way.values()):
             return  # one starts now, or as soon as those that end are gone
         group = min(blocked, key=lambda one: len(in_the_way[one]))
+        ended = {app.group for app in in_the_way[group]}
+        left = [
+            app.group for app in self._serving([*self.older, *self._desired_apps]) if app.group not in ended
+        ]
+        if not left and any(map(self._waits, self._desired_apps)):
+            return  # what waits for nodes would have no other that serves beside it
         for app in in_the_way[group]:
-            yield RetireGroup(group=app.group, reason=self._reason(group, in_the_way[group]))
+            yield RetireGroup(group=app.group, reason=self._reason(group, left))
 
-    def _reason(self, group: GroupKey, ended: list[App]) -> str:
-        port, gone = self.port_of_both(group), {app.group for app in ended}
+    def _reason(self, group: GroupKey, left: Sequence[GroupKey]) -> str:
+        port = self.port_of_both(group)
         what = f"listen on the same port, {port}" if port is not None else "do not fit in memory at once"
-        left = [app for app in self.older if app.group not in gone]
-        serving = [app.group for app in self._serving([*left, *self._desired_apps])]
-        meanwhile = f"; {serving_words(serving)} meanwhile" if serving else ""
+        meanwhile = f"; {serving_words(left)} meanwhile" if left else ""
         return f"it and {short_name(group)} {what}{meanwhile}"
+
+    def _waits(self, app: App) -> bool:
+        return app.group in self.state.pending.waiting
 
     @property
     def _desired_apps(self) -> list[App]:

@@ -17,7 +17,7 @@ from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
-from sparkfleet.runtime.exit_codes import is_out_of_memory
+from sparkfleet.runtime.exit_codes import as_consequence, is_out_of_memory
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import gib
 
@@ -38,6 +38,8 @@ FOLLOWED_S = 1.0
 """Time limit for a node with a shortage to report which group started last: its memory is not read meanwhile."""
 ANSWER_S = 4.0
 """Time limit of a rank's status, and the pause before the next: a rank that does not answer is named within 15 s."""
+PEERS_S = 3.0
+"""Time for the exits of other ranks after the first: what outlives an engine has a second to end before that is known."""
 RELEASE_S = 3.0
 """Time limit for a node to release its rank."""
 TAIL_LINES = 500
@@ -147,12 +149,24 @@ class Ranks:
         return f" on {self.holders[rank].node} (rank {rank})" if len(self.holders) > 1 else ""
 
     async def first_exit(self) -> tuple[int, RankStatus]:
-        """The first rank that has exited, and its status."""
+        """The rank whose exit ended the group, and its status.
+
+        The exit that is noticed first may be the consequence of another one, on a node that is further away or whose engine
+        left processes behind: the others have `PEERS_S` to show theirs.
+        """
         waiting = [asyncio.create_task(rank.wait()) for rank in self.holders]
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            first = next(index for index, task in enumerate(waiting) if task.done())
-            return first, waiting[first].result()
+            noticed, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if others:
+                await asyncio.wait(others, timeout=PEERS_S)
+            found = {rank: task.result() for rank, task in enumerate(waiting) if task.done()}
+            return min(
+                found.items(),
+                key=lambda one: (
+                    as_consequence(one[1].exit_code, one[1].reason),
+                    waiting[one[0]] not in noticed,
+                ),
+            )
         finally:
             await cancel(*waiting)
 

@@ -183,13 +183,15 @@ def test_an_old_group_that_serves_nobody_ends_at_once():
     assert fleet.roll() == ([["+g2/1"], ["-g1/0"], ["+g2/0"]], 1)
 
 
-@pytest.mark.parametrize(("waits", "acted"), [(True, ["-g1/1"]), (False, [])])
-def test_a_started_group_that_waits_for_a_node_holds_up_nothing(waits, acted):
-    fleet = Fleet(old=[B], new=[A, B])
+@pytest.mark.parametrize(
+    ("old", "waits", "acted"), [([B, C], True, ["-g1/0"]), ([B, C], False, []), ([B], True, [])]
+)
+def test_a_started_group_that_waits_for_a_node_holds_up_the_last_that_serves_only(old, waits, acted):
+    fleet = Fleet(old=old, new=[A, *old])
     assert [*fleet.act()] == ["+g2/0"]
     if waits:
         fleet.fields["pending"] = Pending(waiting={("m", 2, 0): "a is gone"})
-    assert [*fleet.act()] == [one.replace("g1/1", "g1/0") for one in acted]
+    assert [*fleet.act()] == acted
 
 
 def test_an_old_group_whose_nodes_are_not_known_any_more_may_be_on_any():

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from rank_world import World
@@ -313,3 +314,43 @@ async def test_an_end_that_an_actor_saw_is_named_by_nobody_else(tmp_path, end):
     ranks = world.anew()
     assert await ranks.adopt() == []
     assert ranks.lost == ""
+
+
+class Ending:
+    """A rank that exits with a code after a time."""
+
+    def __init__(self, code, after_s):
+        self._code, self._after_s = code, after_s
+
+    async def wait(self):
+        await asyncio.sleep(self._after_s)
+        return SimpleNamespace(exit_code=self._code, reason="")
+
+
+@pytest.mark.parametrize(
+    ("ends", "first"),
+    [
+        ([(1, 0.0), (-9, 0.02)], 1),
+        ([(0, 0.0), (1, 0.02), (1, 0.04)], 1),
+        ([(1, 0.02), (1, 0.0)], 1),
+        ([(-9, 0.0), (1, 0.02)], 0),
+        ([(1, 0.0), (-9, 60.0)], 0),
+        ([(-6, 0.0), (None, 0.02)], 1),
+    ],
+    ids=[
+        "killed elsewhere",
+        "SGLang's end",
+        "the first",
+        "killed here",
+        "a peer that hangs",
+        "a node that is gone",
+    ],
+)
+async def test_of_the_ranks_that_end_the_one_that_ended_the_others_is_named(
+    tmp_path, monkeypatch, ends, first
+):
+    """A rank that the kernel killed for memory on the other node was reported as an engine that failed on rank 0's."""
+    monkeypatch.setattr(module, "PEERS_S", 0.2)
+    ranks = module.Ranks(World(tmp_path).order, [Ending(*one) for one in ends], None)
+    rank, status = await ranks.first_exit()
+    assert (rank, status.exit_code) == (first, ends[first][0])
