@@ -114,7 +114,7 @@ VERBS: Mapping[str, Verb] = {
     "restart": Verb(
         "deployment.restart",
         "restart",
-        "Start every engine of a deployment again. The old ones serve until then, if memory holds both.",
+        "Start every engine of a deployment again. The old ones serve until then, or end in turn if memory is short.",
         VerbPanel.SERVING,
     ),
     "history": Verb(

@@ -36,7 +36,7 @@ class ExitWatch:
         self._group = group
         self._memory: asyncio.Task[None] | None = None
         self.exited: RankStatus | None = None
-        """The rank that exited first; None if none did."""
+        """The rank whose exit ended the group; None if none did."""
 
     def begin(self) -> None:
         """Watches the memory from now on, until `close`."""
@@ -51,7 +51,7 @@ class ExitWatch:
         """Result of the first of these tasks; EngineError as soon as a rank exits or a node runs out of memory."""
         assert self._memory is not None
         doing = [asyncio.create_task(work) for work in works]
-        exiting = asyncio.create_task(self._ranks.first_exit())
+        exiting = asyncio.create_task(self._ranks.fatal_exit())
         try:
             await asyncio.wait({*doing, exiting, self._memory}, return_when=asyncio.FIRST_COMPLETED)
             for work in doing:

@@ -39,7 +39,7 @@ def meaning(code: int) -> str:
     return f"exited with code {code}: {_CODES.get(code, 'failed')}"
 
 
-def as_consequence(code: int | None, reason: str) -> int:
+def blame_order(code: int | None, reason: str) -> int:
     """Order of the ends of ranks that depend on each other, from the likeliest cause (0) to the likeliest consequence (3).
 
     A rank whose peer is gone ends within a second, usually by itself: with an error, by an abort of NCCL's watchdog, or

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.runtime.exit_codes import KERNEL_KILLED, as_consequence, is_out_of_memory, meaning
+from sparkfleet.runtime.exit_codes import KERNEL_KILLED, blame_order, is_out_of_memory, meaning
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_meaning(code, words):
     ],
 )
 def test_of_two_ends_the_killed_one_is_the_cause(code, reason, order):
-    assert as_consequence(code, reason) == order
+    assert blame_order(code, reason) == order
 
 
 @given(st.integers(-128, 255))

@@ -19,7 +19,7 @@ from sparkfleet.fleet.session import Session
 def restart(
     name: NameArgument, inventory: InventoryOption = DEFAULT_INVENTORY, yes: YesOption = False
 ) -> int:
-    """Start every engine of a deployment again. The old ones serve until then, if memory holds both."""
+    """Start every engine of a deployment again. The old ones serve until then, or end in turn if memory is short."""
     return run(_restart(name, open_session(inventory), yes))
 
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
 from sparkfleet.controlplane.policy.actual_rung import follow_rungs
-from sparkfleet.controlplane.policy.fallback import count_lost_starts, keep_groups_up, leave_gone_nodes
+from sparkfleet.controlplane.policy.fallback import keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.last_served import bring_back, to_bring_back
+from sparkfleet.controlplane.policy.lost_starts import count_lost_starts
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.older_groups import end_older

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.policy.actions import (
     Action,
-    EndAttempt,
     EndGroup,
     FailAttempt,
     GiveUp,
@@ -27,7 +26,6 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.ladder import (
-    TRIES,
     cost_words,
     passed_by,
     rung_with_less,
@@ -35,7 +33,7 @@ from sparkfleet.controlplane.policy.ladder import (
     rung_words,
     step,
 )
-from sparkfleet.controlplane.policy.pending_starts import away, lost, went_away
+from sparkfleet.controlplane.policy.pending_starts import away, went_away
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Desired, Standing
@@ -91,71 +89,6 @@ class FallbackCase:
     def standing(self) -> Standing:
         """Its position on its ladder."""
         return self.state.standing(self.group)
-
-
-# --- starts that took their node down, counted before any new start
-
-
-def count_lost_starts(state: FleetState, now: Now) -> list[Action]:
-    """Counts starts whose node was restarted meanwhile as failed, even if no process is left to report it."""
-    there = {app.group: app for app in state.apps}
-    return [
-        action
-        for group, diagnosis in lost(state.starts, state.nodes).items()
-        for action in _count_lost(state, now, group, there.get(group), diagnosis)
-    ]
-
-
-def _count_lost(
-    state: FleetState, now: Now, group: GroupKey, app: App | None, diagnosis: Diagnosis
-) -> list[Action]:
-    desired = state.desired_of(group)
-    serves_again = desired is None and state.generation_of(group) is not None
-    runs = app is not None and app.status != "retiring" and group[0] in state.to_run
-    if desired is None and (runs or (serves_again and app is None)):
-        return _count_lost_older(state, group, diagnosis)
-    if desired is None or state.standing(group).given_up:
-        return [EndAttempt(group=group, reason="it is not started any more")]
-    if app is not None and not _is_under_way(state, app):
-        return []
-    taken = _step(state, desired, group, diagnosis, GAVE_UP)
-    if app is None or not any(isinstance(action, NextRung) for action in taken):
-        return taken  # Serve restarts it by itself at the same rung
-    return [*taken, _restart(after(state, taken, now), desired, group, diagnosis.summary)]
-
-
-def _count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> list[Action]:
-    """Counts a lost start of a group that serves until a newer one does: it has no ladder, and Serve would go on forever."""
-    standing = state.standing(group)
-    tried = standing.model_copy(update={"tries": standing.tries + 1})
-    summary = diagnosis.summary.rstrip(".")
-    if tried.tries < TRIES:
-        nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
-        return [TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{summary}; trying again")]
-    why = f"{summary}, {TRIES} times; {newest_words(state, state.to_run[group[0]])}"
-    return end_for_good(state, group, why)
-
-
-def end_for_good(state: FleetState, group: GroupKey, why: str) -> list[Action]:
-    """Gives an older group up, so that it is not brought back either, and ends it."""
-    standing = state.standing(group)
-    given_up = standing.model_copy(update={"given_up": True})
-    found: list[Action] = [] if standing.given_up else [GiveUp(group=group, standing=given_up, reason=why)]
-    if any(app.group == group for app in state.apps):
-        found.append(EndGroup(group=group, reason=why))
-    return found
-
-
-def newest_words(state: FleetState, desired: Desired) -> str:
-    """The generation that was to replace a group that ends, in words."""
-    if not state.has_given_up(desired):
-        return f"generation {desired.generation} replaces it"
-    return f"generation {desired.generation} did not start either; `sparkfleet apply` tries once more"
-
-
-def _is_under_way(state: FleetState, app: App) -> bool:
-    """True if neither Serve nor the group has reported a failed start, which `answer_failure` would answer."""
-    return app.status not in ("failed", "retiring") and app.group not in state.pending.failed_at
 
 
 # --- groups that have an application: the first rule that applies decides
@@ -253,11 +186,11 @@ GROUP_RULES: tuple[Callable[[FallbackCase], list[Action] | None], ...] = (
 def _answer(one: FallbackCase) -> list[Action]:
     """Counts its failure, unless that is done, and restarts it; first waits for its nodes if they may have caused it."""
     if one.app.status == "failed" and one.group in one.state.pending.counted:
-        return [_restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
+        return [restart(one.state, one.desired, one.group, "its failure is counted", answers=True)]
     # It ended while it waited: nothing had begun.
     if one.app.status == "failed" and one.state.is_barred(one.group):
         why = "it had waited for a drained node"
-        return [_restart(one.state, one.desired, one.group, why, answers=True)]
+        return [restart(one.state, one.desired, one.group, why, answers=True)]
     report = one.state.report(one.group)
     diagnosis, detail = (report.diagnosis, report.detail) if report else (None, "")
     if report and not report.was_starting:
@@ -270,12 +203,12 @@ def _answer(one: FallbackCase) -> list[Action]:
             diagnosis, detail = went_away(missing), GAVE_UP
         elif diagnosis is None and one.app.status == "failed" and not _has_begun(report):
             diagnosis = SILENT
-    taken = _step(one.state, one.desired, one.group, diagnosis, detail or one.app.message)
+    taken = step_down(one.state, one.desired, one.group, diagnosis, detail or one.app.message)
     if any(isinstance(action, GiveUp) for action in taken):
         return taken
     why = str(diagnosis) if diagnosis else "it did not start"
     answers = one.app.status == "failed"
-    return [*taken, _restart(after(one.state, taken, one.now), one.desired, one.group, why, answers=answers)]
+    return [*taken, restart(after(one.state, taken, one.now), one.desired, one.group, why, answers=answers)]
 
 
 def _has_begun(report: GroupReport | None) -> bool:
@@ -289,7 +222,7 @@ def _ask_nodes(one: FallbackCase) -> list[Action]:
     return [FailAttempt(group=one.group, reason="its nodes are checked before its failure is answered")]
 
 
-def _restart(
+def restart(
     state: FleetState, desired: Desired, group: GroupKey, why: str, *, answers: bool = False
 ) -> RestartGroup:
     """Restart of a group at its rung in `state`."""
@@ -297,7 +230,7 @@ def _restart(
     return RestartGroup(group=group, nodes=nodes, reason=why, answers=answers)
 
 
-def _step(
+def step_down(
     state: FleetState, desired: Desired, group: GroupKey, diagnosis: Diagnosis | None, detail: str
 ) -> list[Action]:
     """Counts a failed start.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
-from sparkfleet.controlplane.policy.roll import Grants, Roll, rolls
+from sparkfleet.controlplane.policy.rolling_update import Grants, RollingUpdate, rolling_updates
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
@@ -15,7 +15,7 @@ from sparkfleet.group.report import GroupPhase
 
 def depends_on_memory(state: FleetState) -> bool:
     """True if what is decided depends on the free memory of the nodes."""
-    found = rolls(state)
+    found = rolling_updates(state)
     return any(one.blocked for one in found) or bool(found and unblocked(state))
 
 
@@ -26,7 +26,7 @@ def granted(state: FleetState, now: Now) -> Grants:
     """
     free = FreeMemory(state)
     found: dict[GroupKey, bool | None] = {}
-    for roll in rolls(state):
+    for roll in rolling_updates(state):
         blocked = roll.blocked
         for group in roll.missing:
             needs = needed(state, roll.desired, [group])
@@ -45,7 +45,7 @@ def granted(state: FleetState, now: Now) -> Grants:
 
 def unblocked(state: FleetState) -> list[tuple[Desired, GroupKey]]:
     """Groups that are to start and that have nothing to end first, each with its deployment."""
-    found = (Roll(state, desired) for desired in state.to_run.values())
+    found = (RollingUpdate(state, desired) for desired in state.to_run.values())
     return [(roll.desired, group) for roll in found for group in roll.missing if not roll.blockers(group)]
 
 
@@ -60,7 +60,7 @@ def crowded(state: FleetState, now: Now) -> dict[GroupKey, str]:
         return {}
     beside = [group for group, fits in granted(state, now).items() if fits]
     begins = {group[0] for group in beside}
-    changing = {one.desired.name for one in rolls(state) if has_begun(state, one.desired)} | begins
+    changing = {one.desired.name for one in rolling_updates(state) if has_begun(state, one.desired)} | begins
     free = FreeMemory(state)
     for group in beside:
         free.take(needed(state, state.to_run[group[0]], [group]))
@@ -84,7 +84,7 @@ def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
             generation=roll.desired.generation,
             reason=f"free memory of {', '.join(silent)} is not known; the old generation keeps running",
         )
-        for roll in rolls(state)
+        for roll in rolling_updates(state)
         if (silent := _silent(state, roll, grants))
     ]
     waits += [
@@ -134,20 +134,18 @@ def _will_take(state: FleetState, app: App) -> bool:
     return app.status == "starting" and not is_held and app.group not in state.pending.waiting
 
 
-def _is_held_by_gone(roll: Roll, nodes: Iterable[str], now: Now) -> bool:
+def _is_held_by_gone(roll: RollingUpdate, nodes: Iterable[str], now: Now) -> bool:
     """True if a group waits only for nodes that do not come back, and no group that it replaces serves meanwhile.
 
     A group that it carries over goes on in any case.
     """
     silent = set(nodes) - roll.state.available.keys()
-    return bool(roll.state.nodes.gone(now) & silent) and not any(map(roll.state.is_ready, _keys(roll)))
+    return bool(roll.state.nodes.gone(now) & silent) and not any(
+        roll.state.is_ready(app.group) for app in roll.replaced
+    )
 
 
-def _keys(roll: Roll) -> list[GroupKey]:
-    return [app.group for app in roll.older]
-
-
-def _silent(state: FleetState, roll: Roll, grants: Grants) -> list[str]:
+def _silent(state: FleetState, roll: RollingUpdate, grants: Grants) -> list[str]:
     """Nodes whose free memory a roll waits for."""
     groups = [group for group in roll.missing if group in grants and grants[group] is None]
     return sorted(needed(state, roll.desired, groups).keys() - state.available.keys())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sparkfleet.controlplane.policy.actions import Action, LadderStep, RestartGroup
 from sparkfleet.controlplane.policy.ladder import RETRIES, rung_words
-from sparkfleet.controlplane.policy.roll import rolls
+from sparkfleet.controlplane.policy.rolling_update import rolling_updates
 from sparkfleet.controlplane.policy.state import FleetState, Now, replaced
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
@@ -32,7 +32,7 @@ def refused(state: FleetState) -> list[tuple[Desired, GroupKey]]:
 
 def retry_refused(state: FleetState, now: Now) -> list[Action]:
     """Starts one of them at the rung that it was refused, if its nodes have the memory; the others wait for its end."""
-    if state.starts or rolls(state) or any(map(state.is_loading, state.to_run.values())):
+    if state.starts or rolling_updates(state) or any(map(state.is_loading, state.to_run.values())):
         return []
     for desired, group in refused(state):
         rung = desired.plan_of(group).rung_at(state.standing(group).rung)

@@ -47,7 +47,7 @@ def learn_boots(state: FleetState, now: Now) -> list[KnowBoots]:
 def end_barred(state: FleetState, now: Now) -> list[Action]:
     """Ends start attempts of groups that wait for a drained node: it may be switched off meanwhile.
 
-    One whose node was switched off before is counted first (`fallback.count_lost_starts`).
+    One whose node was switched off before is counted first (`lost_starts`).
     """
     uncounted, boots = lost(state.starts, state.nodes), state.nodes.boots
     return [

@@ -4,12 +4,12 @@ The rules, in order, for each deployment:
 
 1. It was deleted: its groups are retired.
 2. A desired group does not exist: it is started; beside the older ones if memory allows, otherwise after those on its nodes
-   (`roll`), and not while it would need what the older ones of another deployment are about to give back.
+   (`rolling_update`), and not while it would need what the older ones of another deployment are about to give back.
 3. Every desired group serves: the older ones are retired.
 4. A desired group failed: the older ones go on serving.
 
 A desired group may have been started by an earlier generation (`Desired.members`); an older one is no longer desired. One
-that takes its node down when Serve starts it again is retired at once (`fallback.count_lost_starts`).
+that takes its node down when Serve starts it again is retired at once (`lost_starts`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from sparkfleet.controlplane.policy.actions import Action, EndAttempt, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import crowded, granted
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
-from sparkfleet.controlplane.policy.roll import Roll, rolls, serving_words
+from sparkfleet.controlplane.policy.rolling_update import RollingUpdate, rolling_updates, serving_words
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
@@ -61,7 +61,7 @@ def retire_replaced(state: FleetState, now: Now) -> list[Action]:
 def make_room(state: FleetState, now: Now) -> list[Action]:
     """Retires older groups if desired ones do not fit in memory beside them, or listen on the same port."""
     grants = granted(state, now)
-    return [action for roll in rolls(state) for action in roll.ends(grants)]
+    return [action for roll in rolling_updates(state) for action in roll.ends(grants)]
 
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
@@ -70,7 +70,7 @@ def start_missing(state: FleetState, now: Now) -> list[Action]:
     return [
         action
         for desired in state.to_run.values()
-        for roll in [Roll(state, desired)]
+        for roll in [RollingUpdate(state, desired)]
         for group in roll.missing
         if group not in held and grants.get(group, not roll.blockers(group))
         for action in _start(state, desired, group, now)

@@ -39,7 +39,7 @@ class BroughtUp(NamedTuple):
     left_by_a_reboot: tuple[str, ...]
     """Nodes without systemd and cron, which stay down after a reboot."""
     without_nodes: str = ""
-    """Deployments that do not start for want of their nodes, in words; "" for none."""
+    """Deployments that do not start for lack of their nodes, in words; "" for none."""
 
 
 async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path | None = None) -> BroughtUp:

@@ -41,7 +41,7 @@ def other_nodes(inventory: Inventory, status: FleetStatus | None) -> ControlErro
 
 
 def without_their_nodes(inventory: Inventory, status: FleetStatus) -> str:
-    """Deployments that do not start for want of nodes that the inventory does not have, in words; "" for none."""
+    """Deployments that do not start for lack of nodes that the inventory does not have, in words; "" for none."""
     names: list[str] = []
     missing: set[str] = set()
     for one in status.deployments:

@@ -96,7 +96,7 @@ def _with_others(
         for name, plan in running_plans(status).items()
         if name not in named and _models_of(plan) & _models_of(one.plan)
     )
-    return one.model_copy(update={"change": one.change.model_copy(update={"beside": others})})
+    return one.model_copy(update={"change": one.change.model_copy(update={"same_model": others})})
 
 
 def _models_of(plan: DeploymentPlan) -> set[str]:
@@ -172,8 +172,8 @@ def _planned(
         plan = without_failed(plan, status.failures if status else ())
         change = compare(spec, plan, before, running, replaced)
     lowest = lowest_rung(spec.name, status)
-    anew = change.verb == "keep" and retry and lowest > 0
-    if anew:
+    again = change.verb == "keep" and retry and lowest > 0
+    if again:
         change = Change(
             verb="change",
             name=spec.name,
@@ -183,7 +183,7 @@ def _planned(
         )
     if change.starts and change.ends:
         there = running or (planned_groups(before[1]) if before else ())
-        order = handover(spec, plan, there, status, retry=anew)
+        order = handover(spec, plan, there, status, retry=again)
         silent = silent_groups(spec.name, status).intersection(change.ends)
         change = change.model_copy(update={"handover": order, "silent": tuple(sorted(silent))})
     runs = reported(spec.name, status)

@@ -37,7 +37,7 @@ def handover(
     """
     # Slow imports, needed for changes of what runs only.
     from sparkfleet.controlplane.policy.memory_admission import granted
-    from sparkfleet.controlplane.policy.roll import rolls
+    from sparkfleet.controlplane.policy.rolling_update import rolling_updates
     from sparkfleet.controlplane.policy.state import FleetState, Now
     from sparkfleet.controlplane.state.desired import Desired
     from sparkfleet.controlplane.state.status import App
@@ -64,7 +64,7 @@ def handover(
         return "beside"
     if False not in grants.values():
         return None
-    ended = [action for roll in rolls(state) for action in roll.ends(grants)]
+    ended = [action for roll in rolling_updates(state) for action in roll.ends(grants)]
     return "first" if len(ended) == len(state.older) else "in turn"
 
 

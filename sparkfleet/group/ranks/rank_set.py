@@ -17,7 +17,7 @@ from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
-from sparkfleet.runtime.exit_codes import as_consequence, is_out_of_memory
+from sparkfleet.runtime.exit_codes import blame_order, is_out_of_memory
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import gib
 
@@ -148,7 +148,7 @@ class Ranks:
         """Node and number of a rank as the end of a sentence; "" if there is only one."""
         return f" on {self.holders[rank].node} (rank {rank})" if len(self.holders) > 1 else ""
 
-    async def first_exit(self) -> tuple[int, RankStatus]:
+    async def fatal_exit(self) -> tuple[int, RankStatus]:
         """The rank whose exit ended the group, and its status.
 
         The exit that is noticed first may be the consequence of another one, on a node that is further away or whose engine
@@ -163,7 +163,7 @@ class Ranks:
             return min(
                 found.items(),
                 key=lambda one: (
-                    as_consequence(one[1].exit_code, one[1].reason),
+                    blame_order(one[1].exit_code, one[1].reason),
                     waiting[one[0]] not in noticed,
                 ),
             )
@@ -262,7 +262,7 @@ class Ranks:
 
         Args:
             error: the observed failure.
-            exited: status of the first rank that has ended; None if none has.
+            exited: status of the rank whose exit ended the group; None if none has ended.
             served: True if they were ready.
         """
         # Reads nothing from a node that is about to freeze: its group has to stop.

@@ -37,7 +37,7 @@ class Change(Value):
     """A declared port on which one that starts and one that ends listen on the same node: the old one ends before."""
     expected_s: float | None = None
     """Seconds that the last start of the same took; None if there was none."""
-    beside: tuple[str, ...] = ()
+    same_model: tuple[str, ...] = ()
     """Other deployments of the same model that go on: a file whose `name` was changed starts a second one."""
 
 

@@ -25,7 +25,7 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.phase_change import on_report
-from sparkfleet.controlplane.policy.roll import short_name
+from sparkfleet.controlplane.policy.rolling_update import short_name
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.controlplane.policy.state_after import after

@@ -89,9 +89,9 @@ def test_a_deployment_under_a_new_name_names_the_old_one(monkeypatch):
     )
     specs = [deployment(name=name) for name in ("new", "old")]
     nodes = Fleet(name="home", nodes=())
-    assert decide(specs[:1], nodes, status, {}).planned[0].change.beside == ("old",)
-    assert decide(specs, nodes, status, {}).planned[0].change.beside == (), "it is in the files, too"
-    assert decide(specs[:1], nodes, None, {}).planned[0].change.beside == ()
+    assert decide(specs[:1], nodes, status, {}).planned[0].change.same_model == ("old",)
+    assert decide(specs, nodes, status, {}).planned[0].change.same_model == (), "it is in the files, too"
+    assert decide(specs[:1], nodes, None, {}).planned[0].change.same_model == ()
 
 
 @pytest.mark.parametrize("retry", [False, True])

@@ -352,5 +352,5 @@ async def test_of_the_ranks_that_end_the_one_that_ended_the_others_is_named(
     """A rank that the kernel killed for memory on the other node was reported as an engine that failed on rank 0's."""
     monkeypatch.setattr(module, "PEERS_S", 0.2)
     ranks = module.Ranks(World(tmp_path).order, [Ending(*one) for one in ends], None)
-    rank, status = await ranks.first_exit()
+    rank, status = await ranks.fatal_exit()
     assert (rank, status.exit_code) == (first, ends[first][0])

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.actions import RetireGroup
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
-from sparkfleet.controlplane.policy.roll import Roll
+from sparkfleet.controlplane.policy.rolling_update import RollingUpdate
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
@@ -147,13 +147,13 @@ def test_older_groups_that_end_before_their_turn_are_found(monkeypatch):
     monkeypatch.setattr(simulated_fleet, "MEMORY", 80 * GIB)
     given = {"hours": 3.0, "seed": 2001}
     assert simulate(**given).violations == []
-    ends = Roll.ends
+    ends = RollingUpdate.ends
 
     def all_at_once(self, grants):
         found = [*ends(self, grants)]
-        return [RetireGroup(group=app.group, reason="all") for app in self.older] if found else []
+        return [RetireGroup(group=app.group, reason="all") for app in self.replaced] if found else []
 
-    monkeypatch.setattr(Roll, "ends", all_at_once)
+    monkeypatch.setattr(RollingUpdate, "ends", all_at_once)
     (found,) = simulate(**given).violations
     assert "served and ended, and no desired group that is missing needs their nodes" in found
 

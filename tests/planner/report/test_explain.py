@@ -273,7 +273,9 @@ def test_the_cost_of_a_change(change, words):
 
 
 def test_a_new_deployment_names_those_of_its_model_that_go_on():
-    words = " ".join(" ".join(explain_change(Change(verb="start", name="m", beside=("old", "b")))).split())
+    words = " ".join(
+        " ".join(explain_change(Change(verb="start", name="m", same_model=("old", "b")))).split()
+    )
     assert (
         "old and b serve the same model, and go on; if m is a new name for it:"
         " `sparkfleet delete old` `sparkfleet delete b`"

@@ -19,7 +19,7 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     places = f" on {', '.join(nodes)}" if nodes else ""
     lines = ["", *lines_of("changes", f"{words}  {change.name}{places}")]
     effect = [f"  {_effect(change, chosen)}"] if change.verb == "change" else []
-    effect += [f"  {_beside(change)}"] if change.beside else []
+    effect += [f"  {_same_model(change)}"] if change.same_model else []
     lines += lines_of("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
     counted = f"{counts['start']} to start, {counts['change']} to change"
     return lines + lines_of("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
@@ -61,13 +61,15 @@ def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     return "; ".join((f"restarts {the}{engines}{cost}", *filter(None, parts)))
 
 
-def _beside(change: Change) -> str:
+def _same_model(change: Change) -> str:
     """Other deployments of the same model, and what ends them if this is a new name."""
-    ends = " ".join(f"`sparkfleet delete {name}`" for name in change.beside)
+    ends = " ".join(f"`sparkfleet delete {name}`" for name in change.same_model)
     goes_on = (
-        "serves the same model, and goes on" if len(change.beside) == 1 else "serve the same model, and go on"
+        "serves the same model, and goes on"
+        if len(change.same_model) == 1
+        else "serve the same model, and go on"
     )
-    return f"{_names(change.beside)} {goes_on}; if {change.name} is a new name for it: {ends}"
+    return f"{_names(change.same_model)} {goes_on}; if {change.name} is a new name for it: {ends}"
 
 
 def _serves(change: Change, old: str, ends: str) -> str:

@@ -1,4 +1,4 @@
-"""Roll of a deployment: its older groups end as the desired ones start.
+"""Rolling update of a deployment: its older groups end as the desired ones start.
 
 A desired group starts beside the older ones if memory holds both. Otherwise those on its nodes end first: those of one
 desired group at a time, and the next ones end when everything that was started serves. So an edit of several replicas
@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sparkfleet.controlplane.policy.actions import RetireGroup
-from sparkfleet.controlplane.policy.state import FleetState, nodes_of, replaced
+from sparkfleet.controlplane.policy.state import FleetState, nodes_of
+from sparkfleet.controlplane.policy.state import replaced as groups_replaced
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.group.group_name import GroupKey
@@ -20,21 +21,21 @@ from sparkfleet.planner.report.carry_over import shared_port
 from sparkfleet.planner.types.plan import Candidate
 
 Grants = Mapping[GroupKey, bool | None]
-"""For each missing group in whose way older ones are: True if it may start beside them, None while that is not known. None
-of a deployment that has to wait for what it has started."""
+"""Each missing group in whose way older ones are, if it is its turn, with True if it may start beside them; None while that
+is not known."""
 
 
 @dataclass(frozen=True)
-class Roll:
+class RollingUpdate:
     """A deployment with its older groups."""
 
     state: FleetState
     desired: Desired
 
     @cached_property
-    def older(self) -> list[App]:
+    def replaced(self) -> list[App]:
         """Groups that are no longer desired, including those that are being retired."""
-        return replaced(self.state, self.desired)
+        return groups_replaced(self.state, self.desired)
 
     @cached_property
     def missing(self) -> tuple[GroupKey, ...]:
@@ -65,7 +66,7 @@ class Roll:
         nodes = set(self.nodes(group))
         return [
             app
-            for app in self.older
+            for app in self.replaced
             if (there := self.state.older.get(app.group)) is None or not nodes.isdisjoint(there.shape.nodes)
         ]
 
@@ -90,7 +91,7 @@ class Roll:
         why = f"it is not ready, and generation {self.desired.generation} takes its place"
         yield from (
             RetireGroup(group=app.group, reason=why)
-            for app in self.older
+            for app in self.replaced
             if app.group in idle and app.status != "retiring"
         )
         in_the_way = {group: self._serving(self.blockers(group)) for group in blocked}
@@ -100,7 +101,9 @@ class Roll:
         group = min(blocked, key=lambda one: len(in_the_way[one]))
         ended = {app.group for app in in_the_way[group]}
         left = [
-            app.group for app in self._serving([*self.older, *self._desired_apps]) if app.group not in ended
+            app.group
+            for app in self._serving([*self.replaced, *self._desired_apps])
+            if app.group not in ended
         ]
         if not left and any(map(self._waits, self._desired_apps)):
             return  # what waits for nodes would have no other that serves beside it
@@ -137,7 +140,7 @@ def short_name(group: GroupKey) -> str:
     return "g{}/{}".format(*group[1:])
 
 
-def rolls(state: FleetState) -> list[Roll]:
+def rolling_updates(state: FleetState) -> list[RollingUpdate]:
     """Deployments whose older groups are to end, in the order in which they were applied."""
-    found = (Roll(state, desired) for desired in state.to_run.values())
-    return [one for one in found if one.older and not one.has_given_up]
+    found = (RollingUpdate(state, desired) for desired in state.to_run.values())
+    return [one for one in found if one.replaced and not one.has_given_up]
