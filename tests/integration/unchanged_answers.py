@@ -84,6 +84,9 @@ REQUESTS = {
     ),
 }
 
+_AT_THE_END = ("finish_reason", "stop_reason")
+"""Null in each event but the last of a choice."""
+
 
 class Side(NamedTuple):
     """An address that answers requests, without `/v1`, and the token that it takes; "" for none."""
@@ -136,7 +139,9 @@ def collect(value, path, found):
         found[joint] = found.get(joint, "") + value
     elif isinstance(value, list):
         found[path] = found.get(path, []) + value
-    elif path[-1] != "sequence_number":
+    elif path[-1] == "sequence_number" or (value is None and path[-1] in _AT_THE_END):
+        pass  # how many events there are depends on the reader, and so whether any of them is before the last
+    else:
         values = found.setdefault(path, [])
         if value not in values:
             values.append(value)
