@@ -67,10 +67,12 @@ class RuleContext(Value):
     # The checkpoint
     model: Text = None
     model_type: Text = None
+    architecture: Text = None
+    """Class of the model, the first of config.json's `architectures`."""
     loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
     """Support for this architecture in the engine's release (`knowledge/engines/engine_models.py`)."""
     quant: Text = None
-    """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
+    """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, nf4, bnb-int8, bf16 …"""
     quant_method: Text = None
     """fp8, compressed-tensors, modelopt …, as its config declares it; undeclared: none, or only its name is known."""
     features: Names = None

@@ -28,8 +28,14 @@ from sparkfleet.planner.types.plan import Candidate, GroupShape
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
 """Starts of the `model_type` of Gated DeltaNet hybrids (Qwen3-Next, Qwen3.5, 3.6 and 3.8)."""
 _MAMBA_MODELS = ("nemotron_h", "mamba", "falcon_h1", "jamba", "bamba")
-_METHOD_QUANTS = {"gptq": "gptq-int4", "awq": "awq", "auto-round": "int4-autoround", "modelopt": ""}
-"""Names that rules give a method of quantisation; "" and others go by the format."""
+_METHOD_QUANTS = {
+    ("gptq", "int4"): "gptq-int4",
+    ("gptq", "int8"): "gptq-int8",
+    ("awq", "int4"): "awq",
+    ("auto-round", "int4"): "int4-autoround",
+    ("bitsandbytes", "int8"): "bnb-int8",
+}
+"""Names that rules give a format of one method of quantisation; others go by the format alone."""
 
 _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
     "vllm": {
@@ -69,7 +75,9 @@ def situation_of(candidate: Candidate, known: RuleContext | None = None) -> Rule
     fields: dict[str, Any] = dict(known or RuleContext()) | {
         name: value for name, value in facts.items() if value is not None
     }
-    fields["loading"] = loading(candidate.engine, fields.get("engine_version"), fields.get("model_type"))
+    fields["loading"] = loading(
+        candidate.engine, fields.get("engine_version"), fields.get("model_type"), fields.get("architecture")
+    )
     fields["advisories"] = advisories_of(candidate.engine, fields.get("engine_version"))
     return RuleContext.model_validate(fields)
 
@@ -132,6 +140,7 @@ def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleConte
     return RuleContext(
         model=checkpoint.id,
         model_type=checkpoint.model_type,
+        architecture=next(iter(checkpoint.architectures), None),
         quant=checkpoint_quant(checkpoint),
         quant_method=_declared_method(checkpoint),
         features=_features(checkpoint),
@@ -210,7 +219,8 @@ def checkpoint_quant(checkpoint: Checkpoint) -> str:
         return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(
             checkpoint.dtype, checkpoint.dtype
         )
-    return _METHOD_QUANTS.get(quantization.method) or quantization.scheme.format
+    stored = quantization.scheme.format
+    return _METHOD_QUANTS.get((quantization.method, stored), stored)
 
 
 def _features(checkpoint: Checkpoint) -> tuple[str, ...]:
