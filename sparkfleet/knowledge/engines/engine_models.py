@@ -14,8 +14,8 @@ from sparkfleet.values import Value
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
 """listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
-release lacks it, and a later one has it. unproven: none of the lists read has it. unknown: a release that was not read, or no
-architecture given."""
+release lacks it, and a later one has it. unproven: none of the lists read has it. unknown: a release that was not read,
+or no architecture was given."""
 
 
 class Architecture(Value):
@@ -68,14 +68,19 @@ def loading(
         architecture: its class there, for types that have no entry of their own.
 
     Returns:
-        "unknown" about releases that are older than those that were read, or between one that lists it and one that does not.
+        "unknown" about releases that are older than those that were read, or between one that lists it and one that does
+        not.
     """
     known = ENGINE_MODELS.content
     if engine not in known.read or not (model_type or architecture):
         return "unknown"
     one = next((one for one in known.architectures if model_type in one.model_types), None)
-    if one is None:
-        return _other(engine, version, architecture)
+    return _other(engine, version, architecture) if one is None else _entered(one, engine, version)
+
+
+def _entered(one: Architecture, engine: str, version: str | None) -> Loading:
+    """Support for an architecture that has an entry."""
+    known = ENGINE_MODELS.content
     since = next((release for name, release in one.since.items() if name == engine), None)
     if since is None:
         return "unproven"

@@ -80,7 +80,7 @@ class RuleContext(Value):
     advisories: Names = None
     """Ids of the security advisories that affect the engine's version."""
     weight_gb: Number = None
-    """All weights, GB (1e9 bytes)."""
+    """All weights as engines hold them, GB (1e9 bytes)."""
     weight_gb_per_node: Number = None
     fits_one_node: YesNo = None
     tp_divides_heads: YesNo = None

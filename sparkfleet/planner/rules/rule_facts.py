@@ -136,7 +136,7 @@ def _number(text: str) -> float | None:
 
 def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleContext:
     """Facts of a checkpoint on a fleet in `shape`. Weights per node are an even share."""
-    gb = sum(checkpoint.bytes_by_part().values()) / 1e9
+    gb = checkpoint.loaded_bytes / 1e9
     return RuleContext(
         model=checkpoint.id,
         model_type=checkpoint.model_type,
@@ -216,9 +216,8 @@ def checkpoint_quant(checkpoint: Checkpoint) -> str:
     """Format of a checkpoint's weights, as rules name it."""
     quantization = checkpoint.quantization
     if quantization is None:
-        return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(
-            checkpoint.dtype, checkpoint.dtype
-        )
+        # Weights of 32 bits are loaded in 16 (`Portion.loaded_bytes`).
+        return "fp16" if checkpoint.dtype == "float16" else "bf16"
     stored = quantization.scheme.format
     return _METHOD_QUANTS.get((quantization.method, stored), stored)
 

@@ -122,7 +122,18 @@ def test_what_a_checkpoint_is() -> None:
     assert found.weight_gb == pytest.approx(2 * (found.weight_gb_per_node or 0))
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "nvfp4", "mxfp4"])
+def test_weights_of_32_bits_are_those_of_16() -> None:
+    wide = checkpoint_from_config({**QWEN_NEXT, "torch_dtype": "float32"}, id="o/m")
+    found = checkpoint_situation(wide, GroupShape(nodes=("a",)))
+    assert (found.quant, found.architecture) == ("bf16", "Qwen3NextForCausalLM")
+    half = checkpoint_situation(checkpoint(), GroupShape(nodes=("a",))).weight_gb
+    assert found.weight_gb == pytest.approx(half, rel=0.001)  # routers may stay as they are
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    ["fp8", "nvfp4", "mxfp4", "awq", "gptq-int4", "gptq-int8", "int4-autoround", "nf4", "bnb-int8"],
+)
 def test_a_format_is_called_as_in_the_rules(quantization: str) -> None:
     assert checkpoint_situation(checkpoint(quantization), GroupShape(nodes=("a",))).quant == quantization
 
