@@ -88,6 +88,13 @@ class RuleContext(Value):
     tp_divides_blocks: YesNo = None
     """True if each rank's part of the dense feed-forwards and of the shared experts is whole blocks of FP8, or none has
     such blocks."""
+    tp_divides_widths: YesNo = None
+    """True if the columns of feed-forwards and the rows of the vocabulary can be split over `tp` ranks."""
+    tp_divides_groups: YesNo = None
+    """True if each rank's part of attention, dense feed-forwards and shared experts is whole groups of INT4 or INT8, or none
+    has such groups."""
+    tp_divides_expert_groups: YesNo = None
+    """The same of a routed expert."""
     expert_block: Number = None
     """If a rank's part of a routed expert is not whole blocks of FP8: rows of the largest block that divides both; 0 if it
     is whole blocks, or the routed experts are not in such blocks."""

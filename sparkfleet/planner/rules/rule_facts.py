@@ -23,6 +23,7 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_TOKENS,
     MEMORY_FLAGS,
 )
+from sparkfleet.planner.rules.group_splits import divides_expert_groups, divides_groups, divides_widths
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
@@ -149,6 +150,9 @@ def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleConte
         tp_divides_heads=all(_divides(group, shape.tp) for group in checkpoint.layers),
         tp_divides_blocks=_divides_blocks(checkpoint, shape),
         expert_block=_expert_block(checkpoint, shape),
+        tp_divides_widths=divides_widths(checkpoint, shape),
+        tp_divides_groups=divides_groups(checkpoint, shape),
+        tp_divides_expert_groups=divides_expert_groups(checkpoint, shape),
     )
 
 
