@@ -12,7 +12,6 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import (
     MAX_FINDINGS,
     NoFile,
-    deployment_of,
     load_deployment,
     load_deployments,
     load_inventory,
@@ -240,10 +239,14 @@ class TestModelsInPlaceOfFiles:
         (found,) = load_deployments([given])
         assert found == Deployment(name=name, model=model)
 
-    def test_a_directory_with_a_checkpoint(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "file", ["config.json", "adapter_config.json", "model_index.json", "m-Q4_K_M.gguf"]
+    )
+    def test_a_directory_with_a_model(self, tmp_path: Path, file: str) -> None:
+        """Also one of a kind that is refused: reading it gives the reason."""
         checkpoint = tmp_path / "My-Model"
         checkpoint.mkdir()
-        (checkpoint / "config.json").write_text("{}")
+        (checkpoint / file).write_text("{}")
         assert load_deployments([checkpoint]) == (Deployment(name="my-model", model=str(checkpoint)),)
 
     def test_files_come_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,15 +266,3 @@ class TestModelsInPlaceOfFiles:
     def test_what_no_model_is_called(self, given: str) -> None:
         with pytest.raises(SpecError, match="Expected"):
             load_deployments([given])
-
-
-@pytest.mark.parametrize("name", ["config.json", "adapter_config.json", "model_index.json", "m-Q4_K_M.gguf"])
-def test_a_directory_with_a_model_of_any_kind_is_a_model(tmp_path, name):
-    """Reading it names the kind that cannot be planned; before, only files that end in .yaml were asked for."""
-    directory = tmp_path / "My Model"
-    directory.mkdir()
-    assert deployment_of(directory) is None
-    (directory / name).write_text("{}")
-    found = deployment_of(directory)
-    assert found is not None
-    assert (found.name, found.model) == ("my-model", str(directory))
