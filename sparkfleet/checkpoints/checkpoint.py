@@ -106,6 +106,11 @@ class Checkpoint(Value):
         return _summed((portion.part, portion.bytes) for portion in self.weights)
 
     @property
+    def loaded_bytes(self) -> int:
+        """Bytes of all weights as engines hold them: those of 32 bits in 16."""
+        return sum(portion.loaded_bytes for portion in self.weights)
+
+    @property
     def total_parameters(self) -> int:
         """Parameters as a model's size is usually given: all but MTP and draft heads."""
         return sum(p.parameters for p in self.weights if p.part not in BESIDE_THE_MODEL)
@@ -117,8 +122,8 @@ class Checkpoint(Value):
 
     @property
     def active_bytes(self) -> int:
-        """Bytes of weights that one token of text reads."""
-        return round(sum(p.bytes * self.active_share(p.part) for p in self.weights))
+        """Bytes of weights that one token of text reads, as engines hold them."""
+        return round(sum(p.loaded_bytes * self.active_share(p.part) for p in self.weights))
 
     def active_share(self, part: Part) -> float:
         """The share of a part that one token of text reads; a tied embedding is read completely, as the head.

@@ -19,7 +19,7 @@ from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
 from sparkfleet.checkpoints.arch.other_tasks import refuse_other_tasks
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
-from sparkfleet.checkpoints.io.checkpoint_files import read_beside, read_config, read_tensors
+from sparkfleet.checkpoints.io.checkpoint_files import CONTAINER, read_beside, read_config, read_tensors
 from sparkfleet.checkpoints.io.config_json import Config, language_model
 from sparkfleet.checkpoints.io.hub_cache import name_of
 from sparkfleet.checkpoints.io.licenses import read_license
@@ -129,7 +129,7 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
     family = family_of(config)
     if family is not None:
         config = config.under(family.unsaid)
-    layers = read_layers(config, family or PLAIN)
+    layers = read_layers(config, family) if family is not None else _plain_layers(config)
     scope = scope_of(config, family, layers)
     stored = read_quantization(config, read_beside(source, "hf_quant_config.json"), scope)
     shapes, experts = read_shapes(tensors, scope.names), read_experts(config).routed
@@ -212,10 +212,23 @@ def _known_family(config: Config) -> tuple[Family, Config]:
     if family is None:
         raise FactError(
             f"{config.where}: the architecture {config.text('model_type')} is not known.",
-            means="Its sizes cannot be derived from the config alone.",
-            do="Give the directory of the checkpoint.",
+            means="Its sizes cannot be derived from the config alone; from weights they can, if it is plain attention.",
+            do="Give a directory with its weights (`hf download`), or choose another model.",
         )
     return family, config.under(family.unsaid)
+
+
+def _plain_layers(config: Config) -> tuple[LayerGroup, ...]:
+    """Layers of an architecture that is not known, if its config has the keys of plain attention."""
+    try:
+        return read_layers(config, PLAIN)
+    except FactError as error:
+        raise FactError(
+            f"{config.where}: the architecture {config.text('model_type')} is not known, and its config lacks the"
+            " keys of plain attention.",
+            means=error.what,
+            do=f"{CONTAINER}, or choose another model.",
+        ) from None
 
 
 def _declares_vision(outer: Config) -> bool:

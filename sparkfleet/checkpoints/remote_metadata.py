@@ -24,11 +24,14 @@ from sparkfleet.checkpoints.arch.other_tasks import SENTENCE_FILES
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.io.checkpoint_files import (
+    ADAPTER,
     CONFIG_BYTES,
     INDEX,
     INDEX_BYTES,
     MOST_SHARDS,
+    OLD_QUANTIZATION,
     OTHER_WEIGHTS,
+    PIPELINE,
 )
 from sparkfleet.checkpoints.io.hub_cache import check_name, name_of
 from sparkfleet.checkpoints.io.licenses import LICENSE_FILES, READ_LIMIT
@@ -43,6 +46,7 @@ WHOLE: Mapping[str, int] = {
     "generation_config.json": CONFIG_BYTES,
     "hf_quant_config.json": CONFIG_BYTES,
     INDEX: INDEX_BYTES,
+    **dict.fromkeys((PIPELINE, ADAPTER, *OLD_QUANTIZATION), READ_LIMIT),
 }
 """Files that are needed completely, with their limits in bytes."""
 BEGUN: Mapping[str, int] = dict.fromkeys(("README.md", *LICENSE_FILES, *SENTENCE_FILES), READ_LIMIT)

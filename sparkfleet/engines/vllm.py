@@ -29,7 +29,7 @@ from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
 from sparkfleet.planner.types.plan import Candidate
 
-QUANTIZATIONS = {"gptq-int4": "gptq_marlin"}
+QUANTIZATIONS = {"gptq-int4": "gptq_marlin", "gptq-int8": "gptq_marlin"}
 """Kernels that are set by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on SM121
 (field report 004); vLLM reads every other format from the checkpoint."""
 

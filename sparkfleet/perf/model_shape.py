@@ -183,7 +183,7 @@ PART_KINDS: Mapping[CheckpointPart, PartKind] = {
 
 
 def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
-    """The facts of a checkpoint as memory and speed see them, with the bits that are stored."""
+    """The facts of a checkpoint as memory and speed see them, with the bits in which engines hold it."""
     params: dict[PartKind, float] = defaultdict(float)
     active: dict[PartKind, float] = defaultdict(float)
     stored: dict[PartKind, float] = defaultdict(float)
@@ -191,7 +191,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         kind = PART_KINDS[portion.part]
         params[kind] += portion.parameters
         active[kind] += portion.parameters * checkpoint.active_share(portion.part)
-        stored[kind] += portion.bytes
+        stored[kind] += portion.loaded_bytes
     parts = [
         ShapePart(kind=kind, params=count, active=active[kind], bits=8 * stored[kind] / count)
         for kind, count in params.items()

@@ -42,6 +42,8 @@ _KINDS: dict[type[Spec], str] = {Inventory: "an inventory", Deployment: "a deplo
 
 STDIN = "-"
 
+_MODEL_FILES = ("config.json", "adapter_config.json", "model_index.json")
+"""Files of which a model's directory has one: a checkpoint, an adapter, a pipeline of diffusers."""
 _GIVEN_MODEL = re.compile(
     rf"(?:{HUB_ADDRESS})?(?P<id>[^/@\s]+/(?P<name>[^/@\s]+))(?:@(?P<at>.+)|/tree/(?P<branch>.+))?"
     r"|(?P<builtin>builtin:(?P<small>[^/\s]+))"
@@ -138,7 +140,7 @@ def deployment_of(given: AnyPath) -> Deployment | None:
     text = fspath(given)
     if isdir(text):
         path = os.path.abspath(text)
-        return _open_deployment(path, os.path.basename(path)) if isfile(join(path, "config.json")) else None
+        return _open_deployment(path, os.path.basename(path)) if _is_model(path) else None
     found = _GIVEN_MODEL.fullmatch(text)
     if found is None or exists(text) or text.endswith((".yaml", ".yml")) or isdir(text.partition("/")[0]):
         return None
@@ -162,7 +164,7 @@ def _open_deployment(model: str, name: str) -> Deployment:
 def _files(paths: Iterable[AnyPath], errors: list[str]) -> Iterator[AnyPath]:
     """The files of all paths, directories expanded; an empty directory is added to `errors`."""
     for path in paths:
-        if not isdir(path) or isfile(join(path, "config.json")):
+        if not isdir(path) or _is_model(path):
             yield path
             continue
         found = sorted(entry for entry in Path(path).iterdir() if entry.suffix in (".yaml", ".yml"))
@@ -170,6 +172,12 @@ def _files(paths: Iterable[AnyPath], errors: list[str]) -> Iterator[AnyPath]:
         yield from deployments
         if not deployments:
             errors.append(f"{escape(fspath(path))}: has no deployment. Expected files that end in .yaml.")
+
+
+def _is_model(directory: AnyPath) -> bool:
+    """True for a directory with a model, also of a kind that is refused when it is read: the refusal explains it."""
+    named = any(isfile(join(directory, name)) for name in _MODEL_FILES)
+    return named or any(entry.suffix == ".gguf" for entry in Path(directory).iterdir())
 
 
 def _is_inventory(path: Path) -> bool:

@@ -410,6 +410,47 @@ def test_packed_weights_without_declared_bits_are_an_error(
         read_checkpoint(make_checkpoint(weights=weights))
 
 
+@pytest.mark.parametrize(("name", "method"), [("quantize_config.json", "gptq"), ("quant_config.json", "awq")])
+def test_bits_in_a_file_that_engines_do_not_read_are_named(
+    make_checkpoint: Maker, llama_weights: LlamaWeights, name: str, method: str
+) -> None:
+    directory = make_checkpoint(weights=quantised(packed=PACKINGS["gptq"][1], weights=llama_weights()))
+    (directory / name).write_text('{"bits": 4, "group_size": 128}')
+    with pytest.raises(FactError) as caught:
+        read_checkpoint(directory)
+    assert f"Copy what {name} has into config.json" in str(caught.value.do)
+    assert f'"quant_method": "{method}"' in str(caught.value.do)
+
+
+def test_weights_of_32_bits_are_loaded_in_16(
+    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    half = read_checkpoint(make_checkpoint(llama, llama_weights()))
+    wide = [(name, "F32", shape) for name, _, shape in llama_weights()]
+    full = read_checkpoint(make_checkpoint({**llama, "torch_dtype": "float32"}, wide, name="wide"))
+    assert sum(full.bytes_by_part().values()) == 2 * half.loaded_bytes
+    assert full.loaded_bytes == half.loaded_bytes
+    assert full.active_bytes == half.active_bytes
+
+
+@pytest.mark.parametrize(
+    ("declared", "dtype"), [("auto", "bfloat16"), ("float8_e4m3fn", "bfloat16"), ("half", "float16")]
+)
+def test_other_spellings_of_a_precision(llama: Config, declared: str, dtype: str) -> None:
+    assert checkpoint_from_config({**llama, "torch_dtype": declared}, id="o/m").dtype == dtype
+
+
+def test_an_unknown_architecture_without_the_keys_of_attention_is_named(
+    make_checkpoint: Maker, llama: Config, llama_weights: LlamaWeights
+) -> None:
+    """The missing key alone would be taken for a damaged file."""
+    config = {key: value for key, value in llama.items() if key != "num_attention_heads"}
+    with pytest.raises(FactError, match="the architecture gpt2 is not known") as caught:
+        read_checkpoint(make_checkpoint({**config, "model_type": "gpt2"}, llama_weights()))
+    assert "num_attention_heads is missing" in str(caught.value.means)
+    assert "`engine: custom`" in str(caught.value.do)
+
+
 def test_modelopt_quantisation_in_a_separate_file(
     make_checkpoint: Maker, llama_weights: LlamaWeights
 ) -> None:

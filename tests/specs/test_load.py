@@ -239,10 +239,14 @@ class TestModelsInPlaceOfFiles:
         (found,) = load_deployments([given])
         assert found == Deployment(name=name, model=model)
 
-    def test_a_directory_with_a_checkpoint(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        "file", ["config.json", "adapter_config.json", "model_index.json", "m-Q4_K_M.gguf"]
+    )
+    def test_a_directory_with_a_model(self, tmp_path: Path, file: str) -> None:
+        """Also one of a kind that is refused: reading it gives the reason."""
         checkpoint = tmp_path / "My-Model"
         checkpoint.mkdir()
-        (checkpoint / "config.json").write_text("{}")
+        (checkpoint / file).write_text("{}")
         assert load_deployments([checkpoint]) == (Deployment(name="my-model", model=str(checkpoint)),)
 
     def test_files_come_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Refuses checkpoints that write no text: embedding models, rerankers, cross-encoders, classifiers, reward models."""
+"""Refuses checkpoints that continue no text: embedding models, rerankers, classifiers, reward models, encoder-decoders,
+diffusion models."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from sparkfleet.checkpoints.io.checkpoint_files import CONTAINER, refused_pipeline
 from sparkfleet.checkpoints.io.config_json import Config
 from sparkfleet.checkpoints.io.licenses import READ_LIMIT, front_value
 from sparkfleet.checkpoints.io.safe_io import present, read_start
@@ -15,11 +17,11 @@ MEANS = (
     "It makes vectors or scores. Plans, their speeds and the test of a group before it serves are for models that write"
     " text."
 )
-DO = (
-    "Deploy its server as a container with `engine: custom` and its `memory` (deployments/orpheus-tts.yaml is an"
-    " example); `endpoints` opens paths such as /v1/rerank."
+DO = f"{CONTAINER}; `endpoints` opens paths such as /v1/rerank."
+_ENCODED = (
+    "Its decoder reads what an encoder made of the whole input (translation, speech to text). Plans, their speeds and the"
+    " test of a group before it serves are for models that continue a text."
 )
-
 SENTENCE_FILES = ("modules.json", "config_sentence_transformers.json")
 """Files of sentence-transformers, which serves embedding models and cross-encoders only."""
 _POOLING = "1_Pooling"
@@ -35,12 +37,21 @@ _CLASSES = re.compile(
 
 
 def refuse_other_tasks(outer: Config, source: Path) -> None:
-    """Raises FactError if a checkpoint writes no text, by its class, its files or its model card.
+    """Raises FactError if a checkpoint continues no text, by its class, its files or its model card.
 
     Args:
         outer: its config.json.
         source: its directory.
     """
+    if outer.has("_diffusers_version"):
+        raise refused_pipeline(outer.where, "its _diffusers_version")
+    if outer.values.get("is_encoder_decoder") is True:
+        named = ", ".join(outer.texts("architectures") or ()) or outer.text("model_type")
+        raise FactError(
+            f"{outer.where}: cannot be planned, by its is_encoder_decoder ({named}).",
+            means=_ENCODED,
+            do=f"{CONTAINER}.",
+        )
     found = (
         _class_of(outer.texts("architectures") or ()) or _file_in(source) or _task_in(source / "README.md")
     )

@@ -40,6 +40,15 @@ class Portion(Value):
     """0 for scales, zeros and other tensors that only serve to unpack."""
     bytes: int
 
+    @property
+    def loaded_bytes(self) -> int:
+        """Bytes in an engine's memory: weights of 32 bits are loaded in 16, but for routers, which may stay as they are.
+
+        vLLM 0.32 (config/model.py, `_resolve_auto_dtype`) and SGLang 0.5.23 (srt/configs/model_config.py,
+        `_get_and_verify_dtype`) do so unless a `--dtype` is given.
+        """
+        return self.bytes // 2 if self.format == "fp32" and self.part is not Part.ROUTER else self.bytes
+
     def scaled(self, factor: float) -> Portion:
         """The same with its bytes times a factor."""
         return self.model_copy(update={"bytes": round(self.bytes * factor)})
@@ -65,6 +74,7 @@ VISION_NAMES = frozenset(
     {
         "visual",
         "vit",
+        "vpm",
         "multi_modal_projector",
         "mm_projector",
         "patch_merge_mlp",

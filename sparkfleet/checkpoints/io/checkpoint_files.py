@@ -20,19 +20,42 @@ MOST_SHARDS = 10_000
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
-OTHER_WEIGHTS = {
-    "*.gguf": "GGUF files are for llama.cpp, which sparkfleet does not start.",
-    "*.bin": "PyTorch files can run code when they are opened, so sparkfleet does not open them.",
-    "*.pt": "PyTorch files can run code when they are opened, so sparkfleet does not open them.",
-    "*.pth": "PyTorch files can run code when they are opened, so sparkfleet does not open them.",
-    "adapter_*.safetensors": "An adapter alone is not a model.",
+PIPELINE = "model_index.json"
+"""Describes a pipeline of diffusers."""
+ADAPTER = "adapter_config.json"
+"""Describes an adapter (LoRA), with the name of the model that it changes."""
+OLD_QUANTIZATION = ("quantize_config.json", "quant_config.json")
+"""Files in which AutoGPTQ and AutoAWQ wrote what `quantization_config` has since."""
+
+CONTAINER = (
+    "Deploy its server as a container with `engine: custom` and its `memory` (deployments/orpheus-tts.yaml is an"
+    " example)"
+)
+"""The way to serve what cannot be planned."""
+_SAFE = "Give a checkpoint in safetensors format"
+_PICKLED = "PyTorch files can run code when they are opened, so sparkfleet does not open them."
+OTHER_WEIGHTS: Mapping[str, tuple[str, str]] = {
+    "*.gguf": (
+        "GGUF files are for llama.cpp, which sparkfleet does not start by itself.",
+        f"{_SAFE}; or run llama-server with `engine: custom` and its `memory`.",
+    ),
+    "*.bin": (_PICKLED, f"{_SAFE}."),
+    "*.pt": (_PICKLED, f"{_SAFE}."),
+    "*.pth": (_PICKLED, f"{_SAFE}."),
+    "adapter_*.safetensors": (
+        "An adapter alone is not a model.",
+        f"{_SAFE}, into which the adapter was merged.",
+    ),
 }
+"""Weights that are not read, by their names: what that means, and what to do."""
 
 
 def read_config(directory: Path) -> Config:
     """Reads `config.json`. Raises FactError if it is missing or unusable."""
     path = directory / "config.json"
     if os.path.isdir(directory) and not present(path):
+        if present(directory / PIPELINE):
+            raise refused_pipeline(str(directory), f"its file {PIPELINE}")
         _refuse_other_weights(directory)
         raise FactError(
             f"{directory}: has no config.json.",
@@ -129,12 +152,34 @@ def _read(paths: Iterable[Path]) -> tuple[list[Tensor], int]:
     return tensors, size
 
 
+def refused_pipeline(where: str, by: str) -> FactError:
+    """The error for a diffusion model: `by` is what shows it."""
+    return FactError(
+        f"{where}: cannot be planned, by {by}.",
+        means="It makes images, video or sound. Plans, their speeds and the test of a group before it serves are for text.",
+        do=f"{CONTAINER}.",
+    )
+
+
 def _refuse_other_weights(directory: Path) -> None:
-    for pattern, means in OTHER_WEIGHTS.items():
+    _refuse_adapter(directory)
+    for pattern, (means, do) in OTHER_WEIGHTS.items():
         found = next(iter(sorted(directory.glob(pattern))), None)
         if found is not None:
-            raise FactError(
-                f"{found}: this format is not supported.",
-                means=means,
-                do="Give a checkpoint in safetensors format.",
-            )
+            raise FactError(f"{found}: this format is not supported.", means=means, do=do)
+
+
+def _refuse_adapter(directory: Path) -> None:
+    path = directory / ADAPTER
+    if not present(path):
+        return
+    adapter = Config(read_json_object(path, CONFIG_BYTES), str(path))
+    base = adapter.values.get("base_model_name_or_path")
+    # Often a path of the machine that trained it.
+    named = shown(base) if isinstance(base, str) and base else "its base model, which it does not name"
+    raise FactError(
+        f"{directory}: is an adapter ({ADAPTER}), not a model.",
+        means=f"It changes the weights of {named}.",
+        do="Merge it into that model (`merge_and_unload` and `save_pretrained` of peft), and give the directory of the"
+        " result.",
+    )

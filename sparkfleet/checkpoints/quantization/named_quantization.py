@@ -35,6 +35,7 @@ NAMED: Mapping[str, tuple[str, Scheme]] = {
     "gptq-int8": ("gptq", integer(8, 128)),
     "int4-autoround": ("auto-round", integer(4, 128)),
     "nf4": ("bitsandbytes", nf4()),
+    "bnb-int8": ("bitsandbytes", integer(8, None, activations="int8")),
     "fp8+mxfp4-experts": ("fp8", fp8(block=(128, 128))),
 }
 """Quantisations by their usual short names."""

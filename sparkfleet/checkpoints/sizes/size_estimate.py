@@ -22,6 +22,9 @@ DTYPES: Mapping[str, tuple[str, str, int]] = {
 }
 """`dtype` of a config → safetensors dtype, format, bits."""
 
+OTHER_DTYPES = {"auto": "bfloat16", "half": "float16", "float": "float32"}
+"""Further spellings. Beside weights of 8 bits, engines hold in 16 what is not quantised."""
+
 STORED_AS: Mapping[str, str] = {"fp8": "F8_E4M3", "mxfp8": "F8_E4M3", "int8": "I8"}
 
 LEFT_OVER = (Part.ATTENTION, Part.LINEAR_ATTENTION, Part.SHARED_EXPERTS)
@@ -37,6 +40,7 @@ _CLAIM = re.compile(
 def model_dtype(config: Config) -> str:
     """The precision of weights that are not quantised; bfloat16 if the config has none."""
     dtype = (config.text("dtype") or config.text("torch_dtype", "bfloat16")).removeprefix("torch.")
+    dtype = "bfloat16" if dtype.startswith("float8_") else OTHER_DTYPES.get(dtype, dtype)
     if dtype not in DTYPES:
         raise config.wrong("dtype" if config.has("dtype") else "torch_dtype", f"one of {', '.join(DTYPES)}")
     return dtype

@@ -11,9 +11,15 @@ MERGE = ("spatial_merge_size", "merge_size")
 MOST = 1 << 20
 
 
+HEARING = ("Voxtral", "Audio", "Asr", "ASR", "Speech")
+"""Words in the classes of models that take sound and no images."""
+
+
 def is_multimodal(architecture: str) -> bool:
     """True if a class is named as those of Transformers that take images."""
-    return architecture.endswith("ForConditionalGeneration")
+    return architecture.endswith("ForConditionalGeneration") and not any(
+        map(architecture.__contains__, HEARING)
+    )
 
 
 def vision_section(config: Config) -> Config | None:

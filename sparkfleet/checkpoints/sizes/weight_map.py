@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from sparkfleet.checkpoints.arch.layers import LayerGroup
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames, Portion, layer_of
-from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.checkpoints.io.checkpoint_files import CONTAINER, OLD_QUANTIZATION
+from sparkfleet.checkpoints.io.safe_io import present, shown
 from sparkfleet.checkpoints.io.safetensors_header import Tensor
 from sparkfleet.checkpoints.quantization.formats import Quantization, Scheme
 from sparkfleet.errors import FactError
@@ -209,8 +211,8 @@ def _keeps_state(tensor: Tensor, names: PartNames) -> bool:
 def _not_known(where: str, why: str) -> FactError:
     return FactError(
         f"{where}: the architecture is not known, and {why}.",
-        means="It is not plain attention, so its memory per token is not known.",
-        do="Choose another model.",
+        means="Of such an architecture only plain attention can be read, so its memory per token is not known.",
+        do=f"{CONTAINER}, or choose another model.",
     )
 
 
@@ -241,10 +243,17 @@ def _is_packed(tensor: Tensor, last: str, scheme: Scheme | None) -> bool:
 
 
 def _unexplained(tensor: Tensor, where: str) -> FactError:
+    old = next((name for name in OLD_QUANTIZATION if present(Path(where) / name)), None)
+    means = "config.json has no quantization_config, and there is no hf_quant_config.json."
+    do = "Download the checkpoint again."
+    if old is not None:
+        method = "gptq" if old == OLD_QUANTIZATION[0] else "awq"
+        means = f"config.json has no quantization_config; engines read {old} only with a flag for it."
+        do = f'Copy what {old} has into config.json as `quantization_config`, with `"quant_method": "{method}"`.'
     return FactError(
         f"{where}: tensor {shown(tensor.name)} is packed, but the bits per weight are not declared.",
-        means="config.json has no quantization_config, and there is no hf_quant_config.json.",
-        do="Download the checkpoint again.",
+        means=means,
+        do=do,
     )
 
 

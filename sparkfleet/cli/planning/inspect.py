@@ -143,7 +143,8 @@ def _state(checkpoint: Checkpoint) -> str:
 def _stored(checkpoint: Checkpoint) -> str:
     quantization = checkpoint.quantization
     if quantization is None:
-        return f"{checkpoint.dtype}, not quantised"
+        wide = "; engines load it in 16 bits" if checkpoint.dtype == "float32" else ""
+        return f"{checkpoint.dtype}, not quantised{wide}"
     mixed = ", mixed" if quantization.mixed else ""
     bits = f"{quantization.scheme.stored_bits:.2f} bits per weight with scales"
     return f"{quantization.scheme.format} ({quantization.method}{mixed}), {bits}"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from sparkfleet.checkpoints.arch.draft_layers import draft_method
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.checkpoints.io.hub_cache import cached_snapshot, check_name, hub_cache
@@ -37,7 +38,7 @@ def checkpoints_of(specs: Iterable[Deployment], facts: Iterable[NodeFacts]) -> d
     specs = tuple(specs)
     needed = _needed(specs, facts)
     drafts = {name: _whole(name) for name in drafts_of(specs)} if needed else {}
-    return {model: find_checkpoint(model) for model in needed} | {
+    return {model: _target(model, find_checkpoint(model)) for model in needed} | {
         name: found for name, found in drafts.items() if found is not None
     }
 
@@ -58,7 +59,7 @@ async def checkpoints_on(
     wanted = {model: places_of(model, specs, inventory) for model in (*needed, *drafts)}
     found = await search(wanted, inventory, channels)
     known = {name: one for name in drafts if isinstance(one := found[name], Checkpoint) and one.weights_known}
-    return known | {model: _value(found[model]) for model in needed}
+    return known | {model: _target(model, _value(found[model])) for model in needed}
 
 
 def models_of(specs: Iterable[Deployment]) -> tuple[str, ...]:
@@ -204,6 +205,24 @@ def _refuse_draft(model: str) -> None:
         f"{model} is a draft for {targets}: it proposes tokens, and has no answers of its own.",
         means=f"{known.method.upper()} reads the hidden states of its target, so no engine serves it alone.",
         do=f"Plan the target; its file may name this one: `speculation: {{method: {known.method}, draft: {model}}}`.",
+    )
+
+
+def _target(model: str, checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint, if it answers on its own.
+
+    Raises:
+        FactError: by its class it only drafts.
+    """
+    method = draft_method(checkpoint.architectures)
+    if method is None:
+        return checkpoint
+    raise FactError(
+        f"{model} is a draft, by its class {', '.join(checkpoint.architectures)}: it proposes tokens, and has no answers"
+        " of its own.",
+        means="It reads the hidden states of its target, so no engine serves it alone.",
+        do="Plan the target; its file may name this one:"
+        f" `speculation: {{method: {method or 'METHOD'}, draft: {model}}}`.",
     )
 
 

@@ -14,8 +14,8 @@ from sparkfleet.values import Value
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
 """listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
-release lacks it, and a later one has it. unproven: none of the lists read has it. unknown: an architecture that is in no
-list, or a release that was not read."""
+release lacks it, and a later one has it. unproven: none of the lists read has it. unknown: a release that was not read,
+or no architecture was given."""
 
 
 class Architecture(Value):
@@ -37,6 +37,8 @@ class EngineModels(Value):
     sources: dict[PlannedEngine, str]
     read: dict[PlannedEngine, tuple[str, ...]]
     """Releases whose lists were read, oldest first."""
+    others: dict[PlannedEngine, tuple[str, ...]]
+    """Further classes that all these releases list."""
     architectures: UniqueEntries[Architecture]
 
     @model_validator(mode="after")
@@ -54,22 +56,31 @@ ENGINE_MODELS = DataFile("engines/architectures.yaml", EngineModels)
 
 
 @lru_cache(maxsize=1024)
-def loading(engine: str, version: str | None, model_type: str | None) -> Loading:
+def loading(
+    engine: str, version: str | None, model_type: str | None, architecture: str | None = None
+) -> Loading:
     """Support of an engine's release for a type of models.
 
     Args:
         engine: "vllm", "sglang" or "trtllm"; others are unknown.
         version: of the engine; None or "" if it is not known: then any release that was read counts.
         model_type: that of config.json.
+        architecture: its class there, for types that have no entry of their own.
 
     Returns:
-        "unknown" about an architecture that is in no list, and about releases that are older than those that were read, or
-        between one that lists it and one that does not.
+        "unknown" about releases that are older than those that were read, or between one that lists it and one that does
+        not.
     """
     known = ENGINE_MODELS.content
-    one = next((one for one in known.architectures if model_type in one.model_types), None)
-    if one is None or engine not in known.read:
+    if engine not in known.read or not (model_type or architecture):
         return "unknown"
+    one = next((one for one in known.architectures if model_type in one.model_types), None)
+    return _other(engine, version, architecture) if one is None else _entered(one, engine, version)
+
+
+def _entered(one: Architecture, engine: str, version: str | None) -> Loading:
+    """Support for an architecture that has an entry."""
+    known = ENGINE_MODELS.content
     since = next((release for name, release in one.since.items() if name == engine), None)
     if since is None:
         return "unproven"
@@ -83,6 +94,15 @@ def loading(engine: str, version: str | None, model_type: str | None) -> Loading
     if is_within(version, f">={releases[at]}"):
         return "listed"
     return "absent" if at and is_within(version, f"<={releases[at - 1]}") else "unknown"
+
+
+def _other(engine: str, version: str | None, architecture: str | None) -> Loading:
+    """Support for an architecture without an entry of its own: all releases that were read list it, or none."""
+    known = ENGINE_MODELS.content
+    if not any(architecture in classes for name, classes in known.others.items() if name == engine):
+        return "unproven"
+    first = next(releases[0] for name, releases in known.read.items() if name == engine)
+    return "listed" if not version or is_within(version, f">={first}") else "unknown"
 
 
 @lru_cache(maxsize=1024)

@@ -34,6 +34,8 @@ _QUANT_IN_NAME = (
     (r"gptq", "gptq-int4"),
     (r"awq", "awq"),
     (r"autoround", "int4-autoround"),
+    (r"bnb-8bit", "bnb-int8"),
+    (r"bnb", "nf4"),
     (r"int8|w8a8", "int8"),
     (r"int4|w4a16|4bit", "int4"),
     (r"bf16", "bf16"),

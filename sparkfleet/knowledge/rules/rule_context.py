@@ -67,10 +67,12 @@ class RuleContext(Value):
     # The checkpoint
     model: Text = None
     model_type: Text = None
+    architecture: Text = None
+    """Class of the model, the first of config.json's `architectures`."""
     loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
     """Support for this architecture in the engine's release (`knowledge/engines/engine_models.py`)."""
     quant: Text = None
-    """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, bf16 …"""
+    """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, nf4, bnb-int8, bf16 …"""
     quant_method: Text = None
     """fp8, compressed-tensors, modelopt …, as its config declares it; undeclared: none, or only its name is known."""
     features: Names = None
@@ -78,7 +80,7 @@ class RuleContext(Value):
     advisories: Names = None
     """Ids of the security advisories that affect the engine's version."""
     weight_gb: Number = None
-    """All weights, GB (1e9 bytes)."""
+    """All weights as engines hold them, GB (1e9 bytes)."""
     weight_gb_per_node: Number = None
     fits_one_node: YesNo = None
     tp_divides_heads: YesNo = None
@@ -86,6 +88,13 @@ class RuleContext(Value):
     tp_divides_blocks: YesNo = None
     """True if each rank's part of the dense feed-forwards and of the shared experts is whole blocks of FP8, or none has
     such blocks."""
+    tp_divides_widths: YesNo = None
+    """True if the columns of feed-forwards and the rows of the vocabulary can be split over `tp` ranks."""
+    tp_divides_groups: YesNo = None
+    """True if each rank's part of attention, dense feed-forwards and shared experts is whole groups of INT4 or INT8, or none
+    has such groups."""
+    tp_divides_expert_groups: YesNo = None
+    """The same of a routed expert."""
     expert_block: Number = None
     """If a rank's part of a routed expert is not whole blocks of FP8: rows of the largest block that divides both; 0 if it
     is whole blocks, or the routed experts are not in such blocks."""

@@ -67,8 +67,8 @@ _FIELD_WORDS = {
 }
 
 _READERS = {
-    "gptq": ("gptq-int4", "int4-autoround"),
-    "gptq_marlin": ("gptq-int4", "int4-autoround"),
+    "gptq": ("gptq-int4", "gptq-int8", "int4-autoround"),
+    "gptq_marlin": ("gptq-int4", "gptq-int8", "int4-autoround"),
     "awq": ("awq",),
     "awq_marlin": ("awq",),
     "modelopt_fp4": ("nvfp4",),

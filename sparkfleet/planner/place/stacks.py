@@ -180,7 +180,7 @@ def _known_images(engine: EngineName, quant: str, model: str, *, seen: bool) -> 
         stack = Stack(engine, image.engine_version or "", "container", image.image, known=known)
         if image.by_name:
             reason = f"{image.by_name}; to use it, set `image:`"
-            rejected.append(Rejection(what=image.image, reason=reason, why="wanted", source=image.sources[0]))
+            rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))
         elif image.status == "broken":
             reason = image.note or "does not work"
             rejected.append(Rejection(what=image.image, reason=reason, source=image.sources[0]))

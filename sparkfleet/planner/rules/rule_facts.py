@@ -23,13 +23,20 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_TOKENS,
     MEMORY_FLAGS,
 )
+from sparkfleet.planner.rules.group_splits import divides_expert_groups, divides_groups, divides_widths
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
 """Starts of the `model_type` of Gated DeltaNet hybrids (Qwen3-Next, Qwen3.5, 3.6 and 3.8)."""
 _MAMBA_MODELS = ("nemotron_h", "mamba", "falcon_h1", "jamba", "bamba")
-_METHOD_QUANTS = {"gptq": "gptq-int4", "awq": "awq", "auto-round": "int4-autoround", "modelopt": ""}
-"""Names that rules give a method of quantisation; "" and others go by the format."""
+_METHOD_QUANTS = {
+    ("gptq", "int4"): "gptq-int4",
+    ("gptq", "int8"): "gptq-int8",
+    ("awq", "int4"): "awq",
+    ("auto-round", "int4"): "int4-autoround",
+    ("bitsandbytes", "int8"): "bnb-int8",
+}
+"""Names that rules give a format of one method of quantisation; others go by the format alone."""
 
 _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
     "vllm": {
@@ -69,7 +76,9 @@ def situation_of(candidate: Candidate, known: RuleContext | None = None) -> Rule
     fields: dict[str, Any] = dict(known or RuleContext()) | {
         name: value for name, value in facts.items() if value is not None
     }
-    fields["loading"] = loading(candidate.engine, fields.get("engine_version"), fields.get("model_type"))
+    fields["loading"] = loading(
+        candidate.engine, fields.get("engine_version"), fields.get("model_type"), fields.get("architecture")
+    )
     fields["advisories"] = advisories_of(candidate.engine, fields.get("engine_version"))
     return RuleContext.model_validate(fields)
 
@@ -128,10 +137,11 @@ def _number(text: str) -> float | None:
 
 def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleContext:
     """Facts of a checkpoint on a fleet in `shape`. Weights per node are an even share."""
-    gb = sum(checkpoint.bytes_by_part().values()) / 1e9
+    gb = checkpoint.loaded_bytes / 1e9
     return RuleContext(
         model=checkpoint.id,
         model_type=checkpoint.model_type,
+        architecture=next(iter(checkpoint.architectures), None),
         quant=checkpoint_quant(checkpoint),
         quant_method=_declared_method(checkpoint),
         features=_features(checkpoint),
@@ -140,6 +150,9 @@ def checkpoint_situation(checkpoint: Checkpoint, shape: GroupShape) -> RuleConte
         tp_divides_heads=all(_divides(group, shape.tp) for group in checkpoint.layers),
         tp_divides_blocks=_divides_blocks(checkpoint, shape),
         expert_block=_expert_block(checkpoint, shape),
+        tp_divides_widths=divides_widths(checkpoint, shape),
+        tp_divides_groups=divides_groups(checkpoint, shape),
+        tp_divides_expert_groups=divides_expert_groups(checkpoint, shape),
     )
 
 
@@ -207,10 +220,10 @@ def checkpoint_quant(checkpoint: Checkpoint) -> str:
     """Format of a checkpoint's weights, as rules name it."""
     quantization = checkpoint.quantization
     if quantization is None:
-        return {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}.get(
-            checkpoint.dtype, checkpoint.dtype
-        )
-    return _METHOD_QUANTS.get(quantization.method) or quantization.scheme.format
+        # Weights of 32 bits are loaded in 16 (`Portion.loaded_bytes`).
+        return "fp16" if checkpoint.dtype == "float16" else "bf16"
+    stored = quantization.scheme.format
+    return _METHOD_QUANTS.get((quantization.method, stored), stored)
 
 
 def _features(checkpoint: Checkpoint) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from sparkfleet.knowledge.rules.rules import Rule, planning_rules
 from sparkfleet.planner.capacity.proposal import VariantContext
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
-from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Fleet
 from sparkfleet.planner.types.plan import Rejection
-from sparkfleet.specs.deployment import Deployment, Variant
+from sparkfleet.specs.deployment import Deployment, Parallel, Variant
 
 
 def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> Rejection | None:
@@ -53,6 +53,27 @@ def unwanted(case: VariantContext) -> Rejection | None:
     if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:
         return wanted(name, f"none of the nodes {', '.join(variant.nodes)} has a GPU")
     return None
+
+
+def impossible_split(wanted: Parallel, checkpoint: Checkpoint) -> str:
+    """Reason why no fleet can split a model as a deployment asks; "" if one may."""
+    ranks, layers = (wanted.tp or 1) * (wanted.pp or 1), sum(group.layers for group in checkpoint.layers)
+    if ranks not in GROUP_SIZES:
+        sizes = f"{', '.join(map(str, GROUP_SIZES[:-1]))} or {GROUP_SIZES[-1]}"
+        return f"TP times PP is {ranks}; a group has {sizes} nodes"
+    if (wanted.pp or 1) > layers:
+        return f"PP={wanted.pp} needs as many layers; the model has {layers}"
+    return _impossible_experts(wanted.ep or 1, wanted.tp, checkpoint.experts)
+
+
+def _impossible_experts(ep: int, tp: int | None, experts: int) -> str:
+    if ep == 1:
+        return ""
+    if not experts:
+        return f"EP={ep} splits experts, and the model has none; take `ep` out of `parallel`"
+    if ep != (tp or ep):
+        return f"EP={ep} with TP={tp}: EP is 1 or as large as TP"
+    return f"EP={ep} does not divide the {experts} experts of a layer" if experts % ep else ""
 
 
 def _license_rule(checkpoint: Checkpoint) -> Rule | None:

@@ -19,7 +19,7 @@ from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.place.drafting import METHODS, Drafts, SpeculationOptions, drafting_for
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
 from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
-from sparkfleet.planner.search.constraints import open_ring
+from sparkfleet.planner.search.constraints import impossible_split, open_ring
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
@@ -212,8 +212,10 @@ class ProposalEnumerator:
         asked = f"TP={wanted.tp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
         nodes = self._case.variant.nodes
         among = f" among {', '.join(nodes)}" if nodes else ""
-        ranks = (wanted.tp or 1) * (wanted.pp or 1) if wanted else 1
+        ranks = (wanted.tp or wanted.ep or 1) * (wanted.pp or 1) if wanted else 1
         count = len(nodes or self._case.fleet.nodes)
+        if wanted is not None and (mistake := impossible_split(wanted, self._case.predictor.checkpoint)):
+            return Rejection(what=asked, reason=mistake, why="wanted")
         reason = (
             f"needs {ranks} linked nodes{among}; {count} available"
             if count < ranks
@@ -262,9 +264,10 @@ _NO_PIPELINE = "over a pipeline (PP) nothing but plain decoding is published; to
 def _no_engine(variant: Variant, quant: str) -> Rejection:
     if variant.image is None:
         what = ENGINE_LABELS.get(variant.engine, "any engine")
+        with_it = "" if variant.engine == "auto" else " with this engine"
         return Rejection(
             what=what,
-            reason=f"no known image serves {quant} with this engine; set `image:`",
+            reason=f"no known image serves {quant}{with_it}; set `image:`",
             why="wanted",
         )
     inside = (

@@ -28,6 +28,8 @@ def notes_of(
     yield from _at_the_edge(stacked, sized)
     yield from _of_rules(verdict, stacked)
     yield from _unpublished(stacked)
+    if wide := _wide(case):
+        yield wide
     if assumed := case.predictor.drafter(proposal.speculation).assumed:
         yield assumed
     if misspelt := _misspelt(case, proposal):
@@ -53,6 +55,17 @@ def _at_the_edge(stacked: StackedProposal, sized: Sizing) -> Iterator[str]:
             f" and {stacked.room.at_most / GIB:.1f} leave the host {FLOOR / GIB:.0f};"
             " it may swap, or run out of memory at its start"
         )
+
+
+def _wide(case: VariantContext) -> str:
+    """The note on weights of 32 bits: more is read and copied than is held."""
+    checkpoint = case.predictor.checkpoint
+    if checkpoint.dtype != "float32" or checkpoint.loaded_bytes > 0.75 * checkpoint.bytes_on_disk:
+        return ""
+    return (
+        f"stored in 32 bits and loaded in 16: {gb(checkpoint.bytes_on_disk)} on disk,"
+        f" {gb(checkpoint.loaded_bytes)} in memory"
+    )
 
 
 def _of_rules(verdict: RuleJudgement, stacked: StackedProposal) -> Iterator[str]:

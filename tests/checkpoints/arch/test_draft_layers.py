@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from model_configs import CONFIGS
 
+from sparkfleet.checkpoints.arch.draft_layers import draft_method
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 
 
@@ -27,3 +28,22 @@ def test_draft_blocks_are_read_from_a_drafters_config(
 ) -> None:
     found = checkpoint_from_config({**CONFIGS["Qwen/Qwen3-0.6B"], **extra}, id="o/m")
     assert (found.dspark_block, found.draft_block) == (stages, block)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "method"),
+    [
+        ("LlamaForCausalLMEagle3", "eagle3"),
+        ("Eagle3Speculator", "eagle3"),
+        ("EagleLlamaForCausalLM", ""),
+        ("DFlash2DraftModel", "dflash2"),
+        ("DFlashDraftModel", "dflash"),
+        ("Qwen3DSparkModel", "dspark"),
+        ("Gemma4AssistantForCausalLM", "mtp"),
+        ("MedusaModel", ""),
+        ("DeepseekV4ForCausalLM", None),
+        ("Qwen3_5MoeForConditionalGeneration", None),
+    ],
+)
+def test_a_checkpoint_that_only_drafts_is_known_by_its_class(architecture: str, method: str | None) -> None:
+    assert draft_method((architecture,)) == method

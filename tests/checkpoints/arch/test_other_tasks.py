@@ -71,3 +71,24 @@ def test_the_task_is_that_of_the_cards_front_matter(make_checkpoint, llama_weigh
 def test_the_words_are_those_of_a_refusal_by_name():
     by_name = next(one for one in MODELS.content.unshaped if one.names("BAAI/bge-m3"))
     assert (by_name.reason, by_name.do) == (MEANS, DO)
+
+
+@pytest.mark.parametrize(
+    ("changes", "by"),
+    [
+        ({"architectures": ["WhisperForConditionalGeneration"], "is_encoder_decoder": True},
+         r"is_encoder_decoder \(WhisperForConditionalGeneration\)"),
+        ({"architectures": None, "model_type": "t5", "is_encoder_decoder": True}, r"is_encoder_decoder \(t5\)"),
+        ({"_class_name": "UNet2DConditionModel", "_diffusers_version": "0.19"}, "_diffusers_version"),
+    ],
+)  # fmt: skip
+def test_a_model_of_another_kind_is_refused_before_its_sizes_are_read(make_checkpoint, llama, changes, by):
+    """Its config often lacks the keys of a language model, and their absence would be no explanation."""
+    kept = {key: value for key, value in llama.items() if key != "num_hidden_layers"}
+    with pytest.raises(FactError, match=f"cannot be planned, by its {by}") as caught:
+        read_checkpoint(make_checkpoint({**kept, **changes}))
+    assert "`engine: custom`" in str(caught.value.do)
+
+
+def test_a_decoder_that_names_the_key_is_read(make_checkpoint, llama):
+    assert read_checkpoint(make_checkpoint({**llama, "is_encoder_decoder": False}))

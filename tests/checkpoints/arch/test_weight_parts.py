@@ -50,6 +50,7 @@ NAMES = [
     ("model.layers.0.input_layernorm.weight", Part.NORMS),
     ("model.layers.0.self_attn.q_norm.weight", Part.NORMS),
     ("backbone.norm_f.weight", Part.NORMS),
+    ("vpm.encoder.layers.0.self_attn.k_proj.weight", Part.VISION),
     ("model.visual.blocks.0.attn.qkv.weight", Part.VISION),
     ("vision_tower.encoder.layers.0.self_attn.q_proj.weight", Part.VISION),
     ("multi_modal_projector.linear_1.weight", Part.VISION),

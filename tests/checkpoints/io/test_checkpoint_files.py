@@ -71,6 +71,25 @@ def test_weights_in_another_format(
     assert means in error.means
 
 
+@pytest.mark.parametrize(
+    ("base", "named"),
+    [("meta-llama/Llama-3.1-8B", "'meta-llama/Llama-3.1-8B'"), (None, "does not name"), (7, "does not name")],
+)
+def test_an_adapter_is_named_with_its_model(tmp_path: Path, base: object, named: str) -> None:
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    error = refused(tmp_path)
+    assert "is an adapter" in error.what
+    assert named in str(error.means)
+
+
+def test_a_pipeline_of_diffusers(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"_class_name": "FluxPipeline"}')
+    error = refused(tmp_path)
+    assert "cannot be planned, by its file model_index.json" in error.what
+    assert "`engine: custom`" in error.do
+
+
 def test_a_missing_shard(make_checkpoint: Maker, llama_weights: LlamaWeights) -> None:
     directory = make_checkpoint(weights=shards(llama_weights()))
     (directory / "two.safetensors").unlink()

@@ -230,6 +230,19 @@ class TestWhoIsAsked:
         assert nodes["spark1"].asked == 0
 
 
+async def test_a_draft_of_no_known_name_is_refused_as_a_model(tmp_path, inventory, nodes):
+    """It was planned and started as a small Llama."""
+    path = write(tmp_path / "head")
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "architectures": ["LlamaForCausalLMEagle3"]}))
+    spec = Deployment.model_validate({"name": "m", "model": str(path)})
+    with pytest.raises(FactError, match="is a draft, by its class LlamaForCausalLMEagle3") as caught:
+        checkpoints_of([spec], [spark()])
+    assert f"{{method: eagle3, draft: {path}}}" in caught.value.do
+    with pytest.raises(FactError, match="is a draft"):
+        await checkpoints_on([spec], [spark()], inventory, nodes)
+
+
 def test_a_model_of_the_hub_that_writes_no_text_is_refused_with_its_reason(monkeypatch):
     refusal = FactError("the Hub:config.json: cannot be planned, by its file modules.json.", do="Deploy it.")
     monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, refusal))

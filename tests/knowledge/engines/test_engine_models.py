@@ -1,5 +1,6 @@
 import pytest
 
+from sparkfleet.checkpoints.arch.model_families import FAMILIES
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS, earliest, loading
 
@@ -28,12 +29,46 @@ from sparkfleet.knowledge.engines.engine_models import ENGINE_MODELS, earliest, 
         ("trtllm", "1.3.0rc12", "gpt_oss", "listed"),
         ("trtllm", "1.3.0rc12", "qwen3_5_moe", "unproven"),
         ("trtllm", "", "minimax_m2", "unproven"),
-        ("vllm", "0.33.0", "never_seen", "unknown"),
+        ("vllm", "0.33.0", "never_seen", "unproven"),
+        ("vllm", "0.33.0", "", "unknown"),
+        ("vllm", "0.33.0", None, "unknown"),
+        ("vllm", "0.31.0", "bamba", "unproven"),  # removed after 0.23
+        ("sglang", "0.5.12", "granitemoeshared", "absent"),
+        ("sglang", "0.5.23", "jamba", "unproven"),
         ("custom", "1", "qwen3", "unknown"),
     ],
 )
 def test_architectures_of_a_release(engine, version, model_type, found):
     assert loading(engine, version, model_type) == found
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "architecture", "found"),
+    [
+        ("vllm", "0.31.0", "InternVLChatModel", "listed"),
+        ("vllm", "", "InternVLChatModel", "listed"),
+        ("vllm", "0.19.0", "InternVLChatModel", "unknown"),
+        ("sglang", "0.5.23", "Molmo2ForConditionalGeneration", "unproven"),
+        ("vllm", "0.31.0", "NeverSeenForCausalLM", "unproven"),
+        ("trtllm", "1.3.0", "InternVLChatModel", "unproven"),
+    ],
+)
+def test_a_type_without_an_entry_is_known_by_its_class(engine, version, architecture, found):
+    assert loading(engine, version, "no_entry", architecture) == found
+
+
+def test_every_family_that_can_be_planned_has_an_entry():
+    """Otherwise its plans would warn of an architecture that no engine lists."""
+    listed = {name for one in ENGINE_MODELS.content.architectures for name in one.model_types}
+    assert FAMILIES.keys() - listed == set()
+
+
+def test_no_class_is_in_both_lists():
+    content = ENGINE_MODELS.content
+    entries = {one.id for one in content.architectures}
+    for classes in content.others.values():
+        assert len(set(classes)) == len(classes)
+        assert entries.isdisjoint(classes)
 
 
 @pytest.mark.parametrize(

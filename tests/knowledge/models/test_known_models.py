@@ -316,7 +316,9 @@ def test_nothing_is_made_up():
     ("name", "quant"),
     [
         ("org/M-NVFP4", "nvfp4"), ("nvidia/M-FP4", "nvfp4"), ("org/M-MXFP4", "mxfp4"), ("org/M-FP8", "fp8"),
-        ("org/M-GPTQ-Int4", "gptq-int4"), ("org/M-AWQ", "awq"), ("org/M-int4-AutoRound", "int4-autoround"),
+        ("org/M-GPTQ-Int4", "gptq-int4"), ("org/M-AWQ", "awq"),
+        ("org/M-bnb-4bit", "nf4"), ("org/M-bnb-8bit", "bnb-int8"),
+        ("org/M-int4-AutoRound", "int4-autoround"),
         ("org/M-W4A16", "int4"), ("fp8-org/M", None), ("org/M", None),
     ],
 )  # fmt: skip

@@ -122,7 +122,18 @@ def test_what_a_checkpoint_is() -> None:
     assert found.weight_gb == pytest.approx(2 * (found.weight_gb_per_node or 0))
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "nvfp4", "mxfp4"])
+def test_weights_of_32_bits_are_those_of_16() -> None:
+    wide = checkpoint_from_config({**QWEN_NEXT, "torch_dtype": "float32"}, id="o/m")
+    found = checkpoint_situation(wide, GroupShape(nodes=("a",)))
+    assert (found.quant, found.architecture) == ("bf16", "Qwen3NextForCausalLM")
+    half = checkpoint_situation(checkpoint(), GroupShape(nodes=("a",))).weight_gb
+    assert found.weight_gb == pytest.approx(half, rel=0.001)  # routers may stay as they are
+
+
+@pytest.mark.parametrize(
+    "quantization",
+    ["fp8", "nvfp4", "mxfp4", "awq", "gptq-int4", "gptq-int8", "int4-autoround", "nf4", "bnb-int8"],
+)
 def test_a_format_is_called_as_in_the_rules(quantization: str) -> None:
     assert checkpoint_situation(checkpoint(quantization), GroupShape(nodes=("a",))).quant == quantization
 
@@ -240,6 +251,83 @@ def test_widths_that_are_not_known_leave_it_open() -> None:
     unknown = in_blocks().model_copy(update={"widths": None})
     found = checkpoint_situation(unknown, GroupShape(nodes=("a", "b"), tp=2))
     assert (found.expert_block, found.tp_divides_blocks) == (None, None)
+
+
+def in_groups(method: str = "awq", **changes: object) -> Checkpoint:
+    """Groups of 128; 512 columns of an expert, 5,120 of what is dense."""
+    packed = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+    section = {"quant_method": method, "bits": 4, "group_size": 128}
+    if method == "compressed-tensors":
+        section = {
+            "quant_method": method,
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": packed}},
+        }
+    return checkpoint_from_config({**QWEN_NEXT, "quantization_config": section, **changes}, id="o/m")
+
+
+@pytest.mark.parametrize(
+    ("tp", "ep", "experts", "rest"),
+    [(1, 1, True, True), (4, 1, True, True), (8, 1, False, False), (8, 8, True, False)],
+)
+def test_int4_groups_are_split_or_not(tp: int, ep: int, experts: bool, rest: bool) -> None:
+    found = checkpoint_situation(in_groups(), GroupShape(nodes=tuple("abcdefgh"[:tp]), tp=tp, ep=ep))
+    assert (found.tp_divides_expert_groups, found.tp_divides_groups) == (experts, rest)
+
+
+def test_groups_along_the_output_of_attention_count() -> None:
+    """As of Qwen2.5-0.5B: 14 heads of 64 are 896 columns, 448 of them on each of two ranks."""
+    shape = GroupShape(nodes=("a", "b"), tp=2)
+    small = in_groups(num_attention_heads=14, head_dim=64)
+    assert checkpoint_situation(small, shape).tp_divides_groups is False
+
+
+def test_groups_of_a_name_are_not_known() -> None:
+    """Qwen filled the 29,568 columns of its 72B up before it quantised them."""
+    split = checkpoint_situation(checkpoint("awq"), GroupShape(nodes=tuple("abcdefgh"), tp=8))
+    assert (split.tp_divides_expert_groups, split.tp_divides_groups) == (None, None)
+    other = checkpoint_situation(checkpoint("fp8"), GroupShape(nodes=tuple("abcdefgh"), tp=8))
+    assert (other.tp_divides_expert_groups, other.tp_divides_groups) == (True, True)
+    unknown = in_groups().model_copy(update={"widths": None})
+    found = checkpoint_situation(unknown, GroupShape(nodes=("a", "b"), tp=2))
+    assert (found.tp_divides_expert_groups, found.tp_divides_groups) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("method", "tp", "fires"),
+    [
+        ("awq", 8, {"int-groups-split"}),
+        ("compressed-tensors", 8, {"int-groups-split", "int-expert-groups-split"}),
+        ("awq", 4, set()),
+    ],
+)
+def test_a_tp_is_refused_that_splits_groups(method: str, tp: int, fires: set[str]) -> None:
+    shape = GroupShape(nodes=tuple("abcdefgh"[:tp]), tp=tp)
+    stored = in_groups(method)
+    one = candidate(model=stored.id, shape=shape, engine_version="0.31.0")
+    found = judge(situation_of(one, checkpoint_situation(stored, shape)))
+    assert {match.rule.id for match in found if match.certain and match.rule.id.startswith("int-")} == fires
+
+
+@pytest.mark.parametrize(
+    ("changes", "tp", "divides"),
+    [
+        ({}, 2, True),
+        ({}, 3, False),  # 5,120 columns
+        ({"intermediate_size": 5184, "moe_intermediate_size": 576, "shared_expert_intermediate_size": 576}, 3, False),
+        (
+            {"intermediate_size": 5184, "moe_intermediate_size": 576, "shared_expert_intermediate_size": 576,
+             "vocab_size": 151_872},
+            3, True,
+        ),
+        ({"vocab_size": 151_937}, 2, True),  # filled up to 152,000
+    ],
+)  # fmt: skip
+def test_columns_and_the_vocabulary_are_shared_out_or_not(
+    changes: dict[str, object], tp: int, divides: bool
+) -> None:
+    shape = GroupShape(nodes=tuple("abc"[:tp]), tp=tp)
+    found = checkpoint_situation(checkpoint_from_config({**QWEN_NEXT, **changes}, id="o/m"), shape)
+    assert found.tp_divides_widths is divides
 
 
 def test_what_an_image_holds() -> None:
