@@ -33,6 +33,7 @@ class Cause(StrEnum):
     MISSING = "missing"
     FLAG = "flag"
     AWAY = "away"
+    TOOL = "tool"
     TRANSIENT = "transient"
     UNKNOWN = "unknown"
 

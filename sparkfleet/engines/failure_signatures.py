@@ -39,11 +39,12 @@ WORDS = {
     Cause.MISSING: "something missing",
     Cause.FLAG: "refused setting",
     Cause.AWAY: "node gone",
+    Cause.TOOL: "container tool",
     Cause.TRANSIENT: "transient",
     Cause.UNKNOWN: "unknown",
 }
 """Causes as the user reads them."""
-AGAIN = frozenset({Cause.PORT, Cause.AWAY, Cause.TRANSIENT})
+AGAIN = frozenset({Cause.PORT, Cause.AWAY, Cause.TOOL, Cause.TRANSIENT})
 """Causes after which the same candidate may be started again; after any other the next rung is."""
 DAY_S = 86_400.0
 LASTS_S = {
@@ -92,7 +93,7 @@ class Signature(Value):
 
     @model_validator(mode="after")
     def _whole(self) -> Signature:
-        if self.cause in (Cause.AWAY, Cause.UNKNOWN):
+        if self.cause in (Cause.AWAY, Cause.TOOL, Cause.UNKNOWN):
             raise ValueError("a signature needs a cause that a log can show")
         if self.cause is Cause.KNOWN and not self.rule:
             raise ValueError("a known issue needs a rule")
@@ -141,6 +142,8 @@ class Diagnosis(Value):
     """The line that matched; "" if none did."""
     began: bool = True
     """False: not every rank was started, so the failure is no evidence against the candidate."""
+    nodes: tuple[str, ...] = ()
+    """Nodes whose container tool does not work, if that is the cause."""
 
     @property
     def again(self) -> bool:

@@ -12,6 +12,9 @@ KERNEL_KILLED = "for lack of memory in its last seconds"
 TOOL_KILLED = "out of memory, by "
 """Begin of those about a container."""
 
+TOOL_LOST = "does not answer any more: it was stopped or restarted, and its containers end with it"
+"""Words about a container whose daemon is gone."""
+
 _CODES = {
     0: "ended by itself without an error; a rank should not end (SGLang does this when a peer dies)",
     1: "failed",
@@ -43,14 +46,14 @@ def blame_order(code: int | None, reason: str) -> int:
     """Order of the ends of ranks that depend on each other, from the likeliest cause (0) to the likeliest consequence (3).
 
     A rank whose peer is gone ends within a second, usually by itself: with an error, by an abort of NCCL's watchdog, or
-    without an error (SGLang). Nothing but the kernel or a person kills one.
+    without an error (SGLang). Nothing but the kernel, a person or the end of its container tool kills one.
 
     Args:
         code: exit code of `subprocess`; None: its node or its holder is gone.
         reason: the supervisor's words.
     """
     number = 0 if code is None else -code if code < 0 else code - 128
-    if code is None or number == signal.SIGKILL or is_out_of_memory(reason):
+    if code is None or number == signal.SIGKILL or is_out_of_memory(reason) or is_tool_lost(reason):
         return 0
     if number in _FAULTS:
         return 1
@@ -61,6 +64,11 @@ def is_out_of_memory(reason: str) -> bool:
     """True if a supervisor's words about an end, in their first line, name a kill for lack of memory."""
     words = reason.partition("\n")[0]
     return KERNEL_KILLED in words or TOOL_KILLED in words
+
+
+def is_tool_lost(reason: str) -> bool:
+    """True if a supervisor's words about an end, in their first line, name a container tool that is gone."""
+    return TOOL_LOST in reason.partition("\n")[0]
 
 
 def _killed(code: int, number: int) -> str:

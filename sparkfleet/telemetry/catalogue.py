@@ -60,7 +60,7 @@ LABELS: dict[str, str] = {
     "group": "Group, `<deployment>/g<generation>/<index>`. Only those that exist are exported.",
     "state": "State of a group or a deployment: a closed set, of which one is 1.",
     "outcome": "Outcome of a start: ready, adopted, failed.",
-    "cause": "Cause of a failure: known, memory, port, missing, flag, away, transient, unknown.",
+    "cause": "Cause of a failure: known, memory, port, missing, flag, away, tool, transient, unknown.",
     "phase": f"Phase of a start: {', '.join(START_PHASES)}.",
     "reading": "Reading of the canary: text_perplexity, own_perplexity, own_agreement, accepted_share.",
     "bound": "Bound of a prediction's error band: low, mid, high.",

@@ -138,13 +138,14 @@ def test_only_what_passes_by_itself_is_tried_again_as_it_is():
     assert [one for one in Cause if Diagnosis(cause=one, summary="").again] == [
         Cause.PORT,
         Cause.AWAY,
+        Cause.TOOL,
         Cause.TRANSIENT,
     ]
 
 
 def test_only_lasting_causes_exclude_a_candidate_and_only_its_own_for_ever():
     lasts = {one: Diagnosis(cause=one, summary="").lasts_s for one in Cause}
-    assert [one for one in Cause if lasts[one] == 0] == [Cause.PORT, Cause.TRANSIENT]
+    assert [one for one in Cause if lasts[one] == 0] == [Cause.PORT, Cause.TOOL, Cause.TRANSIENT]
     assert [one for one in Cause if lasts[one] == math.inf] == [Cause.KNOWN, Cause.FLAG]
 
 

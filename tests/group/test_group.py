@@ -286,7 +286,7 @@ async def test_a_declared_port_that_is_taken_is_waited_for_and_other_errors_are_
 
 async def test_a_container_tool_whose_daemon_is_away_is_waited_for(world, monkeypatch):
     monkeypatch.setattr(rank_module, "AGAIN_S", 0.001)
-    left = [NodeError("its daemon is away", because=Cause.TRANSIENT)] * 2
+    left = [NodeError("its daemon is away", because=Cause.TOOL)] * 2
 
     async def container_of(launch):
         if left:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.runtime.exit_codes import KERNEL_KILLED, blame_order, is_out_of_memory, meaning
+from sparkfleet.runtime.exit_codes import KERNEL_KILLED, TOOL_LOST, blame_order, is_out_of_memory, meaning
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,7 @@ def test_meaning(code, words):
         (-9, "", 0),
         (137, "", 0),
         (1, f"the engine failed (the kernel killed 1 {KERNEL_KILLED})", 0),
+        (1, f"docker {TOOL_LOST}; its client exited with code 1: failed", 0),
         (-11, "", 1),
         (139, "", 1),
         (-6, "", 2),

@@ -43,14 +43,21 @@ def step(
         again = standing.model_copy(update={"tries": tries, "restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again")
     passed = passed_by(standing, standing.rung + 1, why)
-    rung = rung_without(group, drained, standing.rung + 1)
+    without_tool = diagnosis.nodes if diagnosis is not None else ()
+    rung = rung_without(group, {*drained, *without_tool}, standing.rung + 1)
+    if rung is None and without_tool:
+        # Each rung that is left needs that tool, too. One of them, or the end, would outlast the tool's absence.
+        again = standing.model_copy(update={"restarts": 0})
+        return Step(verb="again", standing=again, words=f"{why}; trying again: no other rung does without it")
     if rung is not None:
         following = group.ladder[rung]
         cost = cost_words(failed, following)
         words = (
             f"{rung_words(failed)} did not start ({why}); next: {rung_words(following)}{cost and f', {cost}'}"
         )
-        skipped = tuple(_drained(one, drained) for one in group.ladder[standing.rung + 1 : rung])
+        skipped = tuple(
+            _left_out(one, drained, without_tool) for one in group.ladder[standing.rung + 1 : rung]
+        )
         lower = Standing(
             rung=rung, falls=standing.falls, refused=standing.refused, passed=(*passed, *skipped)
         )
@@ -58,7 +65,7 @@ def step(
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     if left := group.ladder[standing.rung + 1 :]:
-        end = f"the other rungs are left out: {_drained(left[0], drained)}"
+        end = f"the other rungs are left out: {_left_out(left[0], drained)}"
     words = f"{rung_words(failed)} did not start ({why}); {end}"
     is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
     refused = standing.refused + 1 if is_refused else 0
@@ -99,10 +106,12 @@ def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) 
     return None
 
 
-def _drained(rung: Rung, drained: Collection[str]) -> str:
-    """The drained nodes of a rung, as the reason for leaving it out."""
-    names = [node for node in rung.candidate.shape.nodes if node in drained]
-    return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} drained"
+def _left_out(rung: Rung, drained: Collection[str], without_tool: Collection[str] = ()) -> str:
+    """The reason for leaving a rung out: its drained nodes, or those whose container tool does not work."""
+    if names := [node for node in rung.candidate.shape.nodes if node in drained]:
+        return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} drained"
+    names = [node for node in rung.candidate.shape.nodes if node in without_tool]
+    return f"the container tool of {' and '.join(names)} does not work"
 
 
 def cost_words(before: Rung, after: Rung) -> str:

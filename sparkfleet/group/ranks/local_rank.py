@@ -216,7 +216,7 @@ class LocalRank:
 
     async def _spec(self, ports: Ports, tokens: TokenSecrets) -> RankSpec:
         # While a container tool is updated, its daemon ends all containers, and comes back later than the group does.
-        container = await _insist(partial(container_of, self._launch), Cause.TRANSIENT, DAEMON_S)
+        container = await _insist(partial(container_of, self._launch), Cause.TOOL, DAEMON_S)
         return spec_here(
             self._paths, self._launch, self._index, ports, self._secret, tokens=tokens, container=container
         )

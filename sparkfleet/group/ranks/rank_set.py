@@ -17,7 +17,7 @@ from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
-from sparkfleet.runtime.exit_codes import blame_order, is_out_of_memory
+from sparkfleet.runtime.exit_codes import blame_order, is_out_of_memory, is_tool_lost
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.units import gib
 
@@ -65,6 +65,8 @@ class Ranks:
         """True once every rank was started or adopted."""
         self._low: dict[int, int] = {}
         """Lowest memory that was read on each rank's node, bytes."""
+        self._without_tool: set[str] = set()
+        """Nodes whose container tool did not work at the last start."""
         self.lost = ""
         """Ranks that `adopt` was to find and that had ended, in words; "" for none."""
         self._quiet: dict[int, float] = {}
@@ -125,9 +127,18 @@ class Ranks:
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
         rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
-        started = await _gather(rank.start(rendezvous) for rank in self.holders)
+        self._without_tool.clear()
+        started = await _gather(self._start(rank, rendezvous) for rank in self.holders)
         self._taken = True
         return started
+
+    async def _start(self, rank: RankHolder, rendezvous: int) -> RankStatus:
+        try:
+            return await rank.start(rendezvous)
+        except NodeError as error:
+            if error.because is Cause.TOOL:
+                self._without_tool.add(rank.node)
+            raise
 
     async def statuses(self) -> list[RankStatus]:
         """Current status of each rank. Raises NodeError."""
@@ -268,6 +279,12 @@ class Ranks:
         # Reads nothing from a node that is about to freeze: its group has to stop.
         if error.because is Cause.MEMORY:
             return Diagnosis(cause=error.because, summary=error.what, began=self._taken)
+        if exited is not None and is_tool_lost(exited.reason):
+            node, summary = self.holders[exited.id.rank].node, exited.reason.partition("\n")[0]
+            return Diagnosis(cause=Cause.TOOL, summary=f"{node}: {summary}", nodes=(node,))
+        if error.because is Cause.TOOL:
+            nodes = tuple(sorted(self._without_tool))
+            return Diagnosis(cause=Cause.TOOL, summary=error.what, began=False, nodes=nodes)
         found = [Diagnosis(cause=error.because, summary=error.what)] if error.because else []
         logs = await asyncio.gather(*(_lines(rank) for rank in self.holders))
         for index, lines in enumerate(logs):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkfleet.runtime.environment import FLEET_LABEL, PASSED, RANK_LABEL
-from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, TOOL_KILLED, meaning
+from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, TOOL_KILLED, TOOL_LOST, meaning
 from sparkfleet.runtime.process_tree import OOM_SCORE, Children
 
 _TOOL_S = 5.0
@@ -37,6 +37,11 @@ _NO_IMAGE = re.compile(r"image not known|no such image|unable to find image", re
 _NO_PROGRAM = re.compile(r"exec: |executable", re.IGNORECASE)
 """Without a match, the codes 126 and 127 mean that the runtime failed: runc uses them for a missing cgroup, too."""
 _TOOLS_WORDS = re.compile(r"error|denied|cannot connect", re.IGNORECASE)
+_TOOL_LOST = re.compile(
+    r"cannot connect to the docker daemon|failed to connect to the docker api|is the docker daemon running",
+    re.IGNORECASE,
+)
+"""Answer of docker's client, until release 28 and from 29 on, if its daemon is gone. Podman has none."""
 _COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
 
 
@@ -89,6 +94,7 @@ class Container:
         self._tool = tool
         self._image = image
         self._exit = ContainerExit()
+        self._is_tool_lost = False
 
     async def stop(self, client: asyncio.Future[int], grace_s: float) -> None:
         """Sends SIGTERM, after `grace_s` SIGKILL, to everything in it; returns when the client has ended, or will not.
@@ -113,7 +119,9 @@ class Container:
             self._exit = ContainerExit(state, oom_killed == "true")
         if self._exit.alive:
             await self._ask("kill", made)  # podman's `rm --force` begins with 10 s of grace
-        await self._ask("rm", "--force", "--volumes", made)
+        if (answer := await self._ask("rm", "--force", "--volumes", made))[0] != 0:
+            # A daemon that is stopped ends its containers first: its answer to `inspect` may have been its last one.
+            self._is_tool_lost = _TOOL_LOST.search(answer[1]) is not None
         self._id_file.unlink(missing_ok=True)
 
     def ending(self, code: int, tail: str) -> tuple[int, str]:
@@ -124,6 +132,8 @@ class Container:
             tail: the last lines of output, including the tool's own.
         """
         code = _signalled(code)
+        if self._is_tool_lost:
+            return code, f"{self._tool} {TOOL_LOST}; its client {meaning(code)}"
         if self._exit.alive:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
         if code in (_TOOL_FAILED, *_COMMAND) and not self._exit.began:

@@ -52,7 +52,7 @@ async def tool_for(image: str) -> Tool:
             do=_older_groups()
             if any(one.startswith("docker ") and "permission denied" in one for one in failed)
             else f"{failed[0].partition(' ')[0]} image inspect {image}",
-            because=Cause.TRANSIENT,
+            because=Cause.TOOL,
         )
     raise NodeError(
         f"the image {image} is not on this node",

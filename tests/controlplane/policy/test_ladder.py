@@ -1,4 +1,5 @@
 import pytest
+from rungs import rung as rung_on
 from rungs import sglang_rung as rung
 
 from sparkfleet.controlplane.policy.ladder import passed_by, rung_with_less, rung_without, step
@@ -28,6 +29,37 @@ def test_what_may_pass_is_tried_once_more(cause):
     assert (first.verb, first.standing) == ("again", Standing(rung=0, tries=1))
     second = step(LADDER, first.standing, diagnosis(cause))
     assert (second.verb, second.standing.rung) == ("next", 1)
+
+
+def without_tool(*nodes):
+    return Diagnosis(cause=Cause.TOOL, summary="docker did not answer in 15 s", nodes=nodes)
+
+
+def test_a_container_tool_that_is_away_takes_no_rung_and_no_group():
+    """It comes back, and then the first rung starts."""
+    standing = Standing()
+    for _ in range(20):
+        taken = step(LADDER, standing.model_copy(update={"restarts": 3}), without_tool("spark1"))
+        assert (taken.verb, taken.standing) == ("again", Standing(rung=0, tries=1))
+        standing = taken.standing
+    assert taken.words == (
+        "container tool: docker did not answer in 15 s; trying again: no other rung does without it"
+    )
+
+
+def test_a_rung_on_nodes_with_a_container_tool_is_taken_after_a_second_try():
+    ladder = GroupPlan(
+        ladder=(
+            rung_on("spark1", "spark2", method="mtp"),
+            rung_on("spark1", "spark2"),
+            rung_on("spark1"),
+        )
+    )
+    first = step(ladder, Standing(), without_tool("spark2"))
+    assert first.verb == "again"
+    second = step(ladder, first.standing, without_tool("spark2"))
+    assert (second.verb, second.standing.rung) == ("next", 2)
+    assert second.standing.passed[1] == "the container tool of spark2 does not work"
 
 
 def test_at_the_end_of_the_ladder_it_stops_and_says_so():

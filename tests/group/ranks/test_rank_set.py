@@ -10,6 +10,7 @@ from rank_world import World
 from sparkfleet.errors import Cause, EngineError, NodeError
 from sparkfleet.group.ranks import rank_set as module
 from sparkfleet.group.ranks.local_rank import LocalRank
+from sparkfleet.runtime.exit_codes import TOOL_LOST
 from sparkfleet.specs.timeouts import Timeouts
 
 IMPATIENT = Timeouts(memory_s=0.001)
@@ -90,6 +91,29 @@ async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candida
     assert (told.cause, told.summary) == (Cause.MISSING, "the image x is not on this node")
     assert told.lasts_s == 0
     assert len(world.runtimes[0].started) == 1
+
+
+async def test_a_container_tool_that_does_not_work_is_the_cause_with_its_node(tmp_path):
+    world = World(tmp_path, nodes=("this", "that"))
+
+    async def start(spec):
+        raise NodeError("docker did not answer in 15 s", because=Cause.TOOL)
+
+    world.runtimes[1].start = start
+    told = await world.refused()
+    assert (told.cause, told.nodes) == (Cause.TOOL, ("that",))
+    assert told.lasts_s == 0
+
+
+async def test_a_container_tool_that_ends_its_container_is_the_cause_whatever_the_log_has(tmp_path):
+    world = World(tmp_path, nodes=("this", "that"))
+    statuses, _ = await world.take()
+    world.write_log(OF_NEXTN, rank=1)
+    words = f"docker {TOOL_LOST}; its client exited with code 1: failed"
+    exited = statuses[1].model_copy(update={"exit_code": 1, "reason": f"{words}\nlast lines"})
+    told = await world.ranks.diagnose(EngineError("it exited"), exited, served=True)
+    assert (told.cause, told.nodes, told.summary) == (Cause.TOOL, ("that",), f"that: {words}")
+    assert told.lasts_s == 0
 
 
 async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from sparkfleet.runtime.containers import container as container_module
 from sparkfleet.runtime.containers import orphan_containers
 from sparkfleet.runtime.containers.container import Container, ContainerExit, run_argv
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, labels
-from sparkfleet.runtime.exit_codes import is_out_of_memory
+from sparkfleet.runtime.exit_codes import is_out_of_memory, is_tool_lost
 from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import process
 
@@ -258,7 +258,7 @@ both = pytest.mark.parametrize("tool", ["docker", "podman"], indirect=True)
 
 @pytest.fixture
 def tool(request: pytest.FixtureRequest) -> str:
-    """Docker, unless a test is for `both`: test_podman.py has real podman."""
+    """Docker, unless a test is for `both`: test_real_tools.py has the real ones."""
     return getattr(request, "param", "docker")
 
 
@@ -403,6 +403,22 @@ async def test_a_lack_of_memory_is_on_record(daemon, running, herald, in_contain
     assert end.reason.endswith("or by a person (out of memory, by docker's record)")
     assert is_out_of_memory(end.reason)
     assert daemon.made == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Cannot connect to the Docker daemon at unix:///run/docker.sock. Is the docker daemon running?",
+        "failed to connect to the docker API at unix:///run/docker.sock; check if the daemon is running",
+    ],
+)
+async def test_a_daemon_that_is_gone_at_the_end_is_its_reason(daemon, running, herald, in_container, answer):
+    """test_real_tools.py has the first answer from Docker itself; the second is that of releases from 29 on."""
+    daemon.removing = [answer]
+    end = await (await running(in_container(herald.script("os.kill(os.getpid(), 9)")))).wait()
+    assert end.exit_code == -signal.SIGKILL
+    assert is_tool_lost(end.reason)
+    assert end.reason.splitlines()[0].startswith("docker does not answer any more: ")
 
 
 @both

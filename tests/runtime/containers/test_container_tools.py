@@ -72,7 +72,7 @@ async def test_a_tool_that_cannot_look_is_not_taken_for_one_without_the_image(
         NodeError, match=f'docker cannot look for the image x on this node: "{words}'
     ) as caught:
         await tool_for("x")
-    assert caught.value.because is Cause.TRANSIENT
+    assert caught.value.because is Cause.TOOL
     assert remedy in caught.value.do
     install(programs, "podman", HAS)
     assert await tool_for("x") == "podman"

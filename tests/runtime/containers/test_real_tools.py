@@ -1,4 +1,4 @@
-"""Ranks in real containers. No registry is used: the image is made of programs of this machine."""
+"""Ranks in real containers of podman and of Docker. No registry is used: the image is made of programs of this machine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import docker_engine
 import pytest
 from container_values import limits, name_of, supervisor_of
+from docker_engine import DockerEngine
 
 from sparkfleet.engines.base import RankCommand
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
+from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
 from sparkfleet.runtime.environment import labels
+from sparkfleet.runtime.exit_codes import is_out_of_memory, is_tool_lost
 from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.runtime.processes import labelled, process
 
@@ -32,8 +37,26 @@ SERVE = "trap 'echo bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
 STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 
 
-def podman(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(("podman", *words), capture_output=True, text=True, check=False, timeout=120)
+@dataclass(frozen=True)
+class ContainerTool:
+    """A container tool with a store of its own, and the image in it."""
+
+    name: Tool
+    directory: Path
+    docker: DockerEngine | None = None
+    """Its engine, if it is Docker."""
+
+    def __call__(self, *words: str) -> str:
+        """What it prints."""
+        return run(self.name, *words).stdout
+
+    def containers(self) -> list[str]:
+        """Names of all its containers."""
+        return self("ps", "--all", "--format", "{{.Names}}").split()
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
 
 
 def write_image(path: Path) -> None:
@@ -48,54 +71,75 @@ def write_image(path: Path) -> None:
             tar.add(os.path.realpath(file), file.lstrip("/"))
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[Path]:
-    """A podman of this module alone, with the image in it."""
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def tool(request: pytest.FixtureRequest) -> Iterator[ContainerTool]:
+    """A container tool of this module alone."""
+    # Beyond 50 characters of `runroot` podman's clean-up ends with an error, and `podman run` waits 20 s for it.
+    with tempfile.TemporaryDirectory(prefix=request.param, dir="/tmp", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        write_image(directory / "image.tar")
+        with pytest.MonkeyPatch.context() as patch:
+            yield from {"podman": podman, "docker": docker}[request.param](directory, patch)
+
+
+def podman(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[ContainerTool]:
     if shutil.which("podman") is None:
         pytest.skip("podman is not installed")
-    # Beyond 50 characters of `runroot` podman's clean-up ends with an error, and `podman run` waits 20 s for it.
-    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as name:
-        yield from filled(Path(name))
-
-
-def filled(directory: Path) -> Iterator[Path]:
-    """`directory` as podman's store, as long as this lasts."""
     storage = f'driver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
     (directory / "storage.conf").write_text(f"[storage]\n{storage}")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
-        patch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
-        write_image(directory / "image.tar")
-        refusals = [refused(directory, name) for name in ("crun", "runc") if shutil.which(name)]
-        if all(refusals):
-            pytest.skip(f"podman runs nothing here: {refusals}")
-        yield directory
-        podman("rmi", "--all", "--force")  # never `system reset`: it resets what is not in this store, too
+    patch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
+    patch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
+    refusals = [refused(directory, name) for name in ("crun", "runc") if shutil.which(name)]
+    if all(refusals):
+        pytest.skip(f"podman runs nothing here: {refusals}")
+    yield ContainerTool("podman", directory)
+    run("podman", "rmi", "--all", "--force")  # never `system reset`: it resets what is not in this store, too
+
+
+def docker(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[ContainerTool]:
+    if why := docker_engine.cannot_run():
+        pytest.skip(why)
+    engine = DockerEngine(directory)
+    patch.setenv("DOCKER_HOST", engine.url)
+    try:
+        engine.start()
+    except RuntimeError as error:
+        pytest.skip(f"no Docker engine starts here: {error}")
+    try:
+        run("docker", "import", str(directory / "image.tar"), IMAGE)
+        tried = run("docker", "run", "--rm", "--network=host", IMAGE, "sh", "-c", "exit 7")
+        if tried.returncode != 7:
+            pytest.skip(f"Docker runs nothing here: {tried.stderr.strip()}")
+        yield ContainerTool("docker", directory, engine)
+    finally:
+        engine.remove()
 
 
 def refused(directory: Path, runtime: str) -> str:
-    """Reason why nothing runs with this OCI runtime; "" if it does."""
+    """Reason why nothing runs in podman with this OCI runtime; "" if it does."""
     # Locks and the mark of a boot are shared by all stores of a user, unless they are told to be elsewhere.
     apart = f'lock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
     engine = f'runtime = "{runtime}"\nevents_logger = "file"\n{apart}'
     (directory / "containers.conf").write_text(
         f"[containers]\ndefault_ulimits = {limits()}\n[engine]\n{engine}"
     )
-    podman("import", str(directory / "image.tar"), IMAGE)
-    tried = podman("run", "--rm", "--network", "host", "--log-driver=none", IMAGE, "sh", "-c", "exit 7")
+    run("podman", "import", str(directory / "image.tar"), IMAGE)
+    tried = run(
+        "podman", "run", "--rm", "--network", "host", "--log-driver=none", IMAGE, "sh", "-c", "exit 7"
+    )
     return "" if tried.returncode == 7 else tried.stderr.strip()
 
 
 @pytest.fixture
-async def runtime(store: Path, tmp_path: Path) -> Iterator[ProcessRuntime]:
-    runtime = ProcessRuntime(tmp_path / "run", f"podman-{os.getpid()}", tools=("podman",))
+async def runtime(tool: ContainerTool, tmp_path: Path) -> Iterator[ProcessRuntime]:
+    runtime = ProcessRuntime(tmp_path / "run", f"{tool.name}-{os.getpid()}", tools=(tool.name,))
     yield runtime
     await runtime.sweep(frozenset())
-    assert containers() == []
+    assert tool.containers() == []
 
 
 @pytest.fixture
-def in_container(runtime: ProcessRuntime, make_spec) -> Callable[..., RankSpec]:
+def in_container(runtime: ProcessRuntime, tool: ContainerTool, make_spec) -> Callable[..., RankSpec]:
     """A spec of a rank that runs a shell script in a container."""
 
     def make(
@@ -103,21 +147,17 @@ def in_container(runtime: ProcessRuntime, make_spec) -> Callable[..., RankSpec]:
     ) -> RankSpec:
         identity = RankLabels(fleet=runtime._fleet, deployment="qwen", generation=1, group=0, rank=rank)
         launch = RankCommand(argv=argv or ("sh", "-c", script), env=(("A", "1"),), token_env="TOKEN")
-        box = ContainerOptions(tool="podman", image=image, identity=identity, gpu=False)
+        box = ContainerOptions(tool=tool.name, image=image, identity=identity, gpu=False)
         return make_spec(
             run_argv(launch, box),
             id={**identity.model_dump(exclude={"group"}), "replica": 0},
-            container=ContainerSpec(tool="podman", image=image),
+            container=ContainerSpec(tool=tool.name, image=image),
             secret_env=(("TOKEN", SECRET),),
             log_path=str(runtime._run_dir.parent / "logs" / f"{rank}.log"),
             **fields,
         )
 
     return make
-
-
-def containers() -> list[str]:
-    return podman("ps", "--all", "--format", "{{.Names}}").stdout.split()
 
 
 async def printed(spec: RankSpec, line: str) -> None:
@@ -131,13 +171,13 @@ def log(spec: RankSpec) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-async def test_a_life(runtime, running, in_container):
+async def test_a_life(tool, runtime, running, in_container):
     spec = in_container(f"echo $TOKEN $A; {SERVE}", grace_s=5.0)
     rank = await running(spec)
     await printed(spec, "ready")
     assert log(spec)[1:] == ["*** 1", "ready"]
     assert (await rank.status()).phase is Phase.RUNNING
-    told = podman("container", "inspect", "--format", "{{json .Config}}", name_of(spec)).stdout
+    told = tool("container", "inspect", "--format", "{{json .Config}}", name_of(spec))
     assert SECRET not in " ".join(spec.argv)
     assert json.loads(told)["Labels"]["sparkfleet.deployment"] == "qwen"
     inside = [p for p in labelled(labels(runtime._fleet, str(spec.id))) if "echo ready" in p.command]
@@ -154,16 +194,16 @@ async def test_a_life(runtime, running, in_container):
         "stopped: by its owner's request",
     )
     assert "bye" in log(spec)
-    assert containers() == []
+    assert tool.containers() == []
     assert not [p for p in inside if process(p.pid) == p]
 
 
-async def test_an_engine_that_ignores_sigterm_is_killed(running, in_container):
+async def test_an_engine_that_ignores_sigterm_is_killed(tool, running, in_container):
     spec = in_container(STUBBORN)
     rank = await running(spec)
     await printed(spec, "ready")
     assert (await rank.stop()).exit_code == -signal.SIGKILL
-    assert containers() == []
+    assert tool.containers() == []
 
 
 @pytest.mark.parametrize(("script", "code", "words"), [
@@ -172,20 +212,20 @@ async def test_an_engine_that_ignores_sigterm_is_killed(running, in_container):
     ("echo last words; exit 137", -9, "the engine ended by SIGKILL: by the kernel for lack of memory, or by a person"),
     ("echo last words; exit 0", 0, "should not end"),
 ])  # fmt: skip
-async def test_the_owner_is_told_how_an_engine_ended(running, in_container, script, code, words):
+async def test_the_owner_is_told_how_an_engine_ended(tool, running, in_container, script, code, words):
     rank = await running(in_container(script))
     end = await rank.wait()
     assert (end.phase, end.exit_code) == (Phase.EXITED, code)
     assert words in end.reason.splitlines()[0]
     assert end.reason.endswith("last words")
-    assert containers() == []
+    assert tool.containers() == []
 
 
-async def test_what_cannot_be_run_is_told_in_words(running, in_container):
+async def test_what_cannot_be_run_is_told_in_words(tool, running, in_container):
     missing = "localhost/none:1"
     end = await (await running(in_container("", image=missing))).wait()
     assert (end.exit_code, end.reason.splitlines()[0]) == (
-        125, f"the image {missing} is not on this node: podman pull {missing}",
+        125, f"the image {missing} is not on this node: {tool.name} pull {missing}",
     )  # fmt: skip
     end = await (await running(in_container("", argv=("no-such-engine",)))).wait()
     assert (end.exit_code, end.reason.splitlines()[0]) == (
@@ -199,14 +239,14 @@ async def test_what_cannot_be_run_is_told_in_words(running, in_container):
     )
 
 
-async def test_two_ranks_side_by_side(runtime, running, in_container):
+async def test_two_ranks_side_by_side(tool, runtime, running, in_container):
     specs = [in_container(SERVE, rank=rank, grace_s=5.0) for rank in (0, 1)]
     ranks = [await running(spec) for spec in specs]
     for spec in specs:
         await printed(spec, "ready")
-    assert sorted(containers()) == [name_of(spec) for spec in specs]
+    assert sorted(tool.containers()) == [name_of(spec) for spec in specs]
     await ranks[0].stop()
-    assert containers() == [name_of(specs[1])]
+    assert tool.containers() == [name_of(specs[1])]
     assert (await ranks[1].status()).phase is Phase.RUNNING
 
 
@@ -221,33 +261,33 @@ async def test_another_runtime_adopts_it(tmp_path, runtime, in_container):
     await rank.close()
 
 
-async def test_the_owner_removes_what_a_killed_supervisor_left(running, in_container):
+async def test_the_owner_removes_what_a_killed_supervisor_left(tool, running, in_container):
     spec = in_container(STUBBORN)
     rank = await running(spec)
     await printed(spec, "ready")
     os.kill(supervisor_of(await rank.status()), signal.SIGKILL)
     end = await rank.wait()
     assert end.reason == (
-        f"its supervisor was killed, and the engine with it; also killed: container {name_of(spec)} (podman)"
+        f"its supervisor was killed, and the engine with it; also killed: container {name_of(spec)} ({tool.name})"
     )
-    assert containers() == []
+    assert tool.containers() == []
 
 
-async def test_a_start_removes_what_a_killed_supervisor_left(runtime, in_container, ended):
+async def test_a_start_removes_what_a_killed_supervisor_left(tool, runtime, in_container, ended):
     spec = in_container(STUBBORN)
     started = await runtime.start(spec)
     await printed(spec, "ready")
-    first = podman("ps", "-q").stdout
+    first = tool("ps", "-q")
     lost = supervisor_of(started)
     os.kill(lost, signal.SIGKILL)
     await ended(lost)
-    assert containers() == [name_of(spec)]
+    assert tool.containers() == [name_of(spec)]
     assert (await runtime.start(spec)).phase is Phase.RUNNING
     await printed(spec, "ready")
-    assert podman("ps", "-q").stdout.split() != first.split()
+    assert tool("ps", "-q").split() != first.split()
 
 
-async def test_sweep_removes_by_label_what_nobody_remembers(runtime, in_container, ended):
+async def test_sweep_removes_by_label_what_nobody_remembers(tool, runtime, in_container, ended):
     kept, lost = in_container(SERVE), in_container(STUBBORN, rank=1)
     statuses = [await runtime.start(spec) for spec in (kept, lost)]
     await printed(lost, "ready")
@@ -257,48 +297,83 @@ async def test_sweep_removes_by_label_what_nobody_remembers(runtime, in_containe
     await ended(supervisor)
     for path in runtime._run_dir.glob("*_1-*"):
         path.unlink()
-    assert await runtime.sweep(frozenset({kept.id})) == (f"container {name_of(lost)} (podman)",)
-    assert containers() == [name_of(kept)]
+    assert await runtime.sweep(frozenset({kept.id})) == (f"container {name_of(lost)} ({tool.name})",)
+    assert tool.containers() == [name_of(kept)]
     assert len(await runtime.list()) == 1
 
 
-async def test_a_client_that_is_killed_takes_its_container_along(running, in_container):
+async def test_a_client_that_is_killed_takes_its_container_along(tool, running, in_container):
     spec = in_container(STUBBORN)
     rank = await running(spec)
     await printed(spec, "ready")
     os.kill((await rank.status()).pid, signal.SIGKILL)
     end = await rank.wait()
     assert end.exit_code == -signal.SIGKILL
-    assert end.reason.startswith("the podman client that ran it ended by SIGKILL")
-    assert containers() == []
+    assert end.reason.startswith(f"the {tool.name} client that ran it ended by SIGKILL")
+    assert tool.containers() == []
 
 
-def conmon_of(spec: RankSpec) -> int:
-    """The process of podman that watches a container."""
-    return int(podman("container", "inspect", "--format", "{{.State.ConmonPid}}", name_of(spec)).stdout)
+def monitor_of(tool: ContainerTool, spec: RankSpec) -> int:
+    """The process that watches a container: podman's conmon, or the container's shim."""
+    if tool.docker is None:
+        return int(tool("container", "inspect", "--format", "{{.State.ConmonPid}}", name_of(spec)))
+    first = process(int(tool("container", "inspect", "--format", "{{.State.Pid}}", name_of(spec))))
+    assert first
+    return first.parent
 
 
 async def test_a_container_whose_monitor_is_killed_is_removed_with_all_its_processes(
-    runtime, running, in_container
+    tool, runtime, running, in_container
 ):
     """Podman itself no longer notices then that the container ends."""
     spec = in_container(STUBBORN)
     rank = await running(spec)
     await printed(spec, "ready")
-    # Without its supervisor, which has the same labels and ends once it has reported the end.
-    inside = [p for p in labelled(labels(runtime._fleet, str(spec.id))) if "echo ready" in p.command]
-    assert inside
-    os.kill(conmon_of(spec), signal.SIGKILL)
+    inside = processes_in(runtime, spec)
+    os.kill(monitor_of(tool, spec), signal.SIGKILL)
     async with asyncio.timeout(30):
         end = await rank.wait()
     assert end.phase is Phase.EXITED
     assert end.exit_code != 0
-    assert containers() == []
+    assert tool.containers() == []
     assert [p for p in inside if process(p.pid) == p] == []
 
 
-async def test_output_without_end_fills_no_disk(running, in_container, store):
-    """Neither our log, which has a limit, nor one of podman's own."""
+def processes_in(runtime: ProcessRuntime, spec: RankSpec):
+    """Processes of a rank's container, without its supervisor, which has the same labels."""
+    found = [p for p in labelled(labels(runtime._fleet, str(spec.id))) if "echo ready" in p.command]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("tool", ["docker"], indirect=True)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_an_engine_ends_with_dockers_daemon_and_the_reason_names_it(
+    tool, runtime, running, in_container, number
+):
+    """An update of Docker's packages ends it by SIGTERM. That is no lack of memory, and no fault of the engine."""
+    spec = in_container(SERVE)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    inside = processes_in(runtime, spec)
+    await asyncio.to_thread(tool.docker.end_dockerd, number)
+    async with asyncio.timeout(30):
+        end = await rank.wait()
+    tool.docker.start()
+    assert end.reason.startswith("docker does not answer any more: it was stopped or restarted"), end.reason
+    assert is_tool_lost(end.reason)
+    assert not is_out_of_memory(end.reason)
+    assert [p for p in inside if process(p.pid) == p] == []
+
+    assert (await runtime.start(spec)).phase is Phase.RUNNING
+    async with asyncio.timeout(20):
+        while not await asyncio.to_thread(tool, "ps", "--quiet"):
+            await asyncio.sleep(0.1)
+    assert tool.containers() == [name_of(spec)], "the start removes what dockerd has kept of the first one"
+
+
+async def test_output_without_end_fills_no_disk(tool, running, in_container):
+    """Neither our log, which has a limit, nor one of the tool's own."""
     line = "x" * 4000
     spec = in_container(f"trap 'exit 0' TERM; while :; do echo {line}; done", grace_s=2.0)
     rank = await running(spec)
@@ -306,7 +381,7 @@ async def test_output_without_end_fills_no_disk(running, in_container, store):
     assert (await rank.status()).phase is Phase.RUNNING
     logs = Path(spec.log_path).parent
     assert 1 << 20 < sum(file.stat().st_size for file in logs.iterdir()) < 40 << 20
-    written = [file for file in store.rglob("*") if file.is_file() and "log" in file.name]
+    written = [file for file in tool.directory.rglob("*") if file.is_file() and "log" in file.name]
     assert sum(file.stat().st_size for file in written) < 1 << 20
     await rank.stop()
-    assert containers() == []
+    assert tool.containers() == []
