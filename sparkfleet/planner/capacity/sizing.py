@@ -255,7 +255,7 @@ def _whole_block(case: VariantContext, proposal: Proposal, settings: EngineSetti
 
 
 def quant_of(case: VariantContext) -> str:
-    """Weight format, as images and rules name it."""
+    """Weight format, as images and plans name it; rules name the format of most weights (`checkpoint_quant`)."""
     if case.predictor.format == "fp8+mxfp4":
         return "fp8+mxfp4-experts"
     return checkpoint_quant(case.predictor.checkpoint)
