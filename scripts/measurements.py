@@ -16,9 +16,9 @@ import sys
 from pathlib import Path
 
 from sparkfleet.accuracy.cells import measured, unreadable
-from sparkfleet.accuracy.models import plain
 from sparkfleet.accuracy.notes import relevant_words
 from sparkfleet.accuracy.rows import METRICS, read_rows
+from sparkfleet.knowledge.models.model_names import plain
 
 TARGET = Path(__file__).parents[1] / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
 DROPPED = ("peak_mem_gb", "startup_s", "max_model_len")
