@@ -108,7 +108,7 @@ class ObservedGroups:
         if not self._held[app]:
             del self._held[app]
         if circuit := self._circuits.get(app):
-            self._circuits[app] = circuit.left_by(number, self._clock())
+            self._circuits[app] = circuit.after_end_of(number, self._clock())
         self.on_end()
 
     def succeed(self, app: str, number: int) -> None:
