@@ -41,7 +41,7 @@ class LoggedRank(NamedTuple):
 
     @property
     def group(self) -> GroupKey | None:
-        """Its group; None if that is left open."""
+        """The group; None if that is left open."""
         if self.generation is None or self.replica is None:
             return None
         return self.deployment, self.generation, self.replica

@@ -174,7 +174,7 @@ class ObservedGroups:
         return not group.concurrency or self._held[group.app] < group.concurrency
 
     def free(self, groups: Iterable[GroupEntry]) -> FreeGroups:
-        """Those of these groups that have a free slot, or an open circuit."""
+        """The groups among these that have a free slot, or an open circuit."""
         ready = [one for one in groups if one.ready]
         return FreeGroups(
             frozenset(one.app for one in ready if self.has_room(one)),

@@ -80,7 +80,7 @@ def install_inside(state: State) -> None:
 
 
 def _replaceable() -> list[str]:
-    """Those of `REPLAYED` that can be replaced: not the interpreter of the launcher itself."""
+    """The programs of `REPLAYED` that can be replaced: not the interpreter of the launcher itself."""
     return [name for name in REPLAYED if name != Path(PYTHON).resolve().name]
 
 

@@ -136,7 +136,7 @@ class ModelShape(Value):
 
     @property
     def moe(self) -> bool:
-        """Has routed experts."""
+        """True if it has routed experts."""
         return self.experts > 0
 
     @property

@@ -83,7 +83,7 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
 
 
 def removable(row: ModelRow) -> dict[str, HeldVersion]:
-    """Of a model of the Hub every copy; of a directory, which is its owner's, the interrupted ones. By node."""
+    """Copies by node: of a model of the Hub all; of a directory, which is its owner's, the interrupted ones."""
     return {node: held for node, held in row[1].items() if held.kind == "hub" or held.is_interrupted}
 
 

@@ -38,7 +38,7 @@ class SimulatedGpu:
 
     @property
     def name(self) -> str:
-        """Its product name."""
+        """The product name."""
         return _NAMES.get(self.machine, "NVIDIA GB10")
 
     @property

@@ -60,7 +60,7 @@ class Sizing(NamedTuple):
 
     @property
     def sizes(self) -> Sizes:
-        """Its context and concurrency."""
+        """The context and concurrency."""
         return Sizes(self.context, self.concurrency)
 
     @property

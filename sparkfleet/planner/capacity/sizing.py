@@ -215,7 +215,7 @@ def _contexts(case: VariantContext) -> Iterator[int]:
 
 
 def _concurrencies(case: VariantContext, ranks: int) -> Iterator[int]:
-    """As many as wanted, then three quarters and a half of it, and so on: a half alone may lose more than drafts gain."""
+    """Numbers to try: the planned one, three quarters and half of it, and so on: half may lose more than drafts gain."""
     concurrency = case.concurrency_of(ranks)
     yield concurrency
     while case.variant.concurrency is None and concurrency > 1:

@@ -96,7 +96,7 @@ class RuleMatch(Value):
 
     @property
     def limits(self) -> RuleLimits:
-        """Its limits; without any if it sets none."""
+        """The limits; without any if it sets none."""
         effect = self.rule.effect
         return effect.limits if isinstance(effect, Require) else RuleLimits()
 

@@ -135,7 +135,7 @@ class ProposalEnumerator:
     def _least_of(
         self, sized: Sequence[tuple[Proposal, Sizing]], room: MemoryBudget
     ) -> Iterator[SuggestedPlacement]:
-        """Of every engine the proposal that needs least."""
+        """The proposal that needs least, of every engine."""
         for engine, stacks in self.stacks.items():
             own = [item for item in sized if item[0].engine == engine]
             if own:

@@ -38,7 +38,7 @@ class SizedProposal(NamedTuple):
     sizes: Sizes
 
     def rates(self, requests: int) -> Rates:
-        """Its speed with so many requests at once in one group."""
+        """The speed with so many requests at once in one group."""
         return self.case.predictor.rates(self.proposal.split, self.settings, self.sizes.context, requests)
 
 

@@ -82,7 +82,7 @@ def plan_fleet(
 
 
 def _hardest_first(spec: Deployment, planning: PlanningContext) -> tuple[bool, float, str]:
-    """Those that may use few nodes, then the largest: what is left over suits the small ones."""
+    """Deployments that may use few nodes first, then the largest: what is left over suits the small ones."""
     variants = spec.resolved()
     sizes = [
         float(planning.checkpoints[v.model].bytes_on_disk)

@@ -129,7 +129,7 @@ def _shorter(case: VariantContext, places: Sequence[SuggestedPlacement], holds: 
 def _wider(
     case: VariantContext, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind]
 ) -> Iterator[str]:
-    """On how many linked nodes it would fit, all of them as empty as the emptiest one was."""
+    """Number of linked nodes on which it would fit, all of them as empty as the emptiest one was."""
     kind = max(kinds, key=lambda kind: kind.empty)
     free = replace(case, variant=case.variant.model_copy(update={"parallel": None}))
     like = f" like {kind.emptiest}" if len({kind.site.memory_total for kind in kinds}) > 1 else ""
@@ -153,7 +153,7 @@ def _wider(
 
 
 def linked(kind: NodeKind, ranks: int) -> Pool:
-    """So many nodes of a kind, joined as they usually are."""
+    """Nodes of a kind, this many, joined as they usually are."""
     names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
     if ranks == 1:
         return Pool(site=kind.site, nodes=names)
