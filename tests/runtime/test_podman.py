@@ -103,7 +103,7 @@ def in_container(runtime: ProcessRuntime, make_spec) -> Callable[..., RankSpec]:
     ) -> RankSpec:
         identity = RankLabels(fleet=runtime._fleet, deployment="qwen", generation=1, group=0, rank=rank)
         launch = RankCommand(argv=argv or ("sh", "-c", script), env=(("A", "1"),), token_env="TOKEN")
-        box = ContainerOptions(tool="podman", image=image, identity=identity, gpu=False)
+        box = ContainerOptions(tool="podman", image=image, labels=identity, gpu=False)
         return make_spec(
             run_argv(launch, box),
             id={**identity.model_dump(exclude={"group"}), "replica": 0},

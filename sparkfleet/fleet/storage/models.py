@@ -91,17 +91,17 @@ async def remove_models(
     session: Session, rows: Sequence[ModelRow], on_event: OnEvent
 ) -> tuple[RemovedModel, ...]:
     """Remove versions of models from the nodes that have them."""
-    fleet = await staging_nodes(session, on_event)
-    return tuple([await _remove(fleet, held, nodes) for held, nodes in rows])
+    staging = await staging_nodes(session, on_event)
+    return tuple([await _remove(staging, held, nodes) for held, nodes in rows])
 
 
-async def _remove(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
+async def _remove(staging: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
     freed = {}
     for node in nodes:
         request = RemoveRequest(
-            name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node), kind=held.kind
+            name=held.name, commit=held.commit, cache=staging.settings.cache_on(node), kind=held.kind
         )
-        freed[node] = (await fleet.ask(node, "remove", request, Removed)).freed_bytes
+        freed[node] = (await staging.ask(node, "remove", request, Removed)).freed_bytes
     return RemovedModel(held.name, held.commit, freed)
 
 

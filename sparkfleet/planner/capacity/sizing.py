@@ -124,9 +124,9 @@ def _cache(
     if pool.tokens is None:
         given, needed = float(pool.bytes or 0), pooled_bytes(parts, proposal.engine)
         return KvSizing(pool, given, given * sizes.concurrency / needed if needed else math.inf)
-    layers = case.predictor.arch.layers
+    layers = case.predictor.shape.layers
     config = case.predictor.memory_config(proposal.split, settings, *sizes)
-    given = pool_bytes(case.predictor.arch, config, pool.tokens, pool.sliding)
+    given = pool_bytes(case.predictor.shape, config, pool.tokens, pool.sliding)
     unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
     return KvSizing(pool, given, 0.0 if unknown else pool.tokens / sizes.context)
 

@@ -93,7 +93,7 @@ class ProposalEnumerator:
     def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
         """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
         found = size_proposal(self._case, proposal, room, self.settings(proposal))
-        if found.verdict != "no" or not self._case.predictor.arch.table_bytes:
+        if found.verdict != "no" or not self._case.predictor.shape.table_bytes:
             return found
         able = (
             stack

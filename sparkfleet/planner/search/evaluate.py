@@ -160,10 +160,10 @@ def _with_required_flags(
     return candidate, verdict.model_copy(update={"required_by": tuple(required.values())}), contested
 
 
-def _contested(finding: RuleMatch) -> bool:
+def _contested(matched: RuleMatch) -> bool:
     """True if its limit on the share of the memory has one source, and others published the contrary."""
-    rule = finding.rule
-    return finding.limits.memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
+    rule = matched.rule
+    return matched.limits.memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
 
 
 def _smaller(

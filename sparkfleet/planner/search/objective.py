@@ -174,7 +174,7 @@ def evidence_of(case: VariantContext, proposal: Proposal) -> Evidence:
     split = proposal.split
     predictor, model = case.predictor, plain(case.variant.model.partition("@")[0])
     found = evidence().of(
-        RunKey(model, predictor.arch.family, proposal.engine, method, predictor.format, split.ranks)
+        RunKey(model, predictor.shape.family, proposal.engine, method, predictor.format, split.ranks)
     )
     if split.pp > 1:  # published are tensor parallel ranks; a pipeline of as many is another thing
         levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)

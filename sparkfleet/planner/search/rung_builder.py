@@ -86,7 +86,7 @@ def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, cas
         return f": {tps / ours:.2f}× as fast on {ranks / other:g}× the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks}× the nodes"
-    blocks = case.predictor.arch.layers.blocks + case.predictor.arch.layers.mixers
+    blocks = case.predictor.shape.layers.blocks + case.predictor.shape.layers.mixers
     link = proposal.pool.site.link
     # Otherwise the difference may be that of the engine or of the method.
     if is_alike and proposal.split.tp > 1 and link is not None:
