@@ -220,7 +220,7 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
     """The published checkpoint of that name; NVIDIA's build for a bare name ("Qwen3.6-27B NVFP4") without a size."""
-    known, format_name = published(name), stored.format
+    known, format_name = published(name.strip()), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
     if known is None:

@@ -101,7 +101,7 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
 
 def _draft_bytes(model: str, method: str) -> float | None:
     """Weights of the MTP drafter that is published apart from its target, bytes; rows do not name it."""
-    draft = sized_draft(model, "mtp") if method == "mtp" else None
+    draft = sized_draft(re.sub(r"\s+", "-", model.strip()), "mtp") if method == "mtp" else None
     return None if draft is None or draft.gb is None else draft.gb * GB
 
 

@@ -18,7 +18,7 @@ from sparkfleet.accuracy.models import Declined, plain
 from sparkfleet.accuracy.published import is_upper_bound
 from sparkfleet.accuracy.rows import case_of, read_rows, source_of
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.knowledge.models.published_checkpoints import load_published
+from sparkfleet.knowledge.models.published_checkpoints import load_published, published
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.prediction import Band
 
@@ -259,7 +259,12 @@ RESPELLED = {
     "upper": lambda r: {c: r[c].upper() for c in WORDED},
     "lower": lambda r: {c: r[c].lower() for c in WORDED},
     "around": lambda r: {c: f" {r[c]} " for c in (*WORDED, *NUMERIC, "nodes", "tp", "pp", "spec_tokens")},
-    "blanks": lambda r: {"model": _name(r["model"], lambda name: name.replace("-", " "))},
+    # The bits of some are known by the whole name: of an EXL3 build, which is a branch, with a blank in it.
+    "blanks": lambda r: {
+        "model": r["model"]
+        if published(r["model"])
+        else _name(r["model"], lambda name: name.replace("-", " "))
+    },
     # Of models with published builds the owner is what their bits are known by.
     "no owner": lambda r: {
         "model": r["model"] if " " in r["model"] or _is_built(r["model"]) else r["model"].rpartition("/")[2]
