@@ -12,7 +12,7 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal
 from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.flag_engines import foreign
@@ -29,7 +29,7 @@ from sparkfleet.specs.deployment import EngineName, Parallel, Variant
 class ProposalEnumerator:
     """Proposals of one variant, and the options that were excluded before judging."""
 
-    def __init__(self, case: VariantContext, ledger: MemoryLedger) -> None:
+    def __init__(self, case: VariantCase, ledger: MemoryLedger) -> None:
         self._case = case
         self._ledger = ledger
         self.rejected: list[Rejection] = []

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
-from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
 from sparkfleet.planner.search.spread import sparks_words
@@ -71,7 +71,7 @@ def without_advisory_first(
     return ladder
 
 
-def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantContext) -> str:
+def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantCase) -> str:
     """Reason why a shape of more nodes is slower, or hardly faster; "" if there is none to give."""
     ranks, other = proposal.split.ranks, choice.proposal.split.ranks
     is_alike = proposal.engine == choice.proposal.engine and (

@@ -16,7 +16,7 @@ from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split, Verdict
 from sparkfleet.perf.predictor import EngineSettings, Predictor
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.capacity.sizing import sized_at
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.specs.deployment import Deployment, EngineName
@@ -481,7 +481,7 @@ def planned(sparks: Callable[..., Fleet], shape: ModelShape, run: MemoryConfig, 
     predictor.shape = shape  # sizes as published, not as that checkpoint's
     fleet = sparks(run.tp * run.pp, switch=True)
     (pool,) = fleet.pools(run.tp * run.pp)
-    case = VariantContext(spec, spec.resolved()[0], predictor, fleet, edge=edge)
+    case = VariantCase(spec, spec.resolved()[0], predictor, fleet, edge=edge)
     speculation = Speculation.model_validate({"method": run.method, "tokens": run.k}, strict=False)
     proposal = Proposal(Split(run.tp, run.pp, run.ep), pool, cast("EngineName", run.engine), speculation)
     settings = EngineSettings(
