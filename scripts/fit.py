@@ -102,7 +102,7 @@ def main() -> None:
     if args.thorough:
         runs, _ = left_out(cases, run_of, args.folds, whole)
         table("leave one run (source, model, format) out", runs)
-        table("leave one model out", left_out(cases, lambda c: c.setup.arch.family, args.folds, whole)[0])
+        table("leave one model out", left_out(cases, lambda c: c.setup.shape.family, args.folds, whole)[0])
     noise_floor(cases)
     bands = bands_of(loso)
     print("\nbands", bands)

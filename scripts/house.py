@@ -27,6 +27,13 @@ GENERATED = ("rules.md", "decisions.md")
 QUESTION = re.compile(r"(What|How|Which|Where|Who|Whom|Whose|Whether|When|Why)\b")
 """A docstring's first line is a verb phrase or a noun phrase."""
 
+POINTING = re.compile(
+    r"(Its|Those|They|There|That|So|As|Of|By|For|With|On|In|To|At(?! most| least)|After|Has|Not|Does)\b"
+)
+"""First words of a function's or a class's docstring that need another line to be understood."""
+STANDALONE = ("rails_helper.py",)
+"""Programs that machines keep a copy of: with other words in it they have to be installed there again."""
+
 RIDDLES = re.compile(
     r"\b(wants(?!=)|wanted to|told|tells|said|says|whom|heard|hears|believed?|lies|hopes|nowhere|anew|whoever"
     r"|dealt out|not understood|stands? for|stood for|remembered not|what is remembered|to be had|becomes? of|became of)\b",
@@ -115,6 +122,15 @@ def questions(name: Path, tree: ast.Module) -> Iterator[str]:
             yield f"{name}:{line}: a docstring opens with {found[0]!r}: begin with a verb or a noun"
 
 
+def pointing(name: Path, tree: ast.Module) -> Iterator[str]:
+    """Docstrings of functions and classes that open with a word that points at something else."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+            found := POINTING.match(ast.get_docstring(node) or "")
+        ):
+            yield f"{name}:{node.lineno}: a docstring opens with {found[0]!r}: begin with a verb or a noun"
+
+
 def findings_beside(root: Path) -> Iterator[str]:
     """Docstrings of tests, scripts and benchmarks that are wrong, as `file:line: message`."""
     for path in sorted(root.rglob("*.py")):
@@ -169,6 +185,8 @@ def findings(root: Path) -> Iterator[str]:
         if name.name != "asgi.py":
             named += [(f"{name}:{line}", alias) for line, alias in aliases(tree)]
         yield from questions(name, tree)
+        if path.name not in STANDALONE:
+            yield from pointing(name, tree)
         yield from unclear(name, source, tree)
         if name.parts[1] not in UNHELD:
             for line, value in representations(tree):

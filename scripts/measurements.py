@@ -4,7 +4,7 @@
 
 A row of a later file whose figures an earlier one has of the same model is a copy and is left out. Figures and what was run
 are facts and are kept with their source. Of the notes only the words about the method of measurement remain, which is
-all that `accuracy.rows` reads; nothing else of anybody's prose is kept.
+all that `accuracy.rows` reads; nothing else of anybody's prose is kept. A figure in a unit that is not read ends it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import re
 import sys
 from pathlib import Path
 
-from sparkfleet.accuracy.cells import measured
-from sparkfleet.accuracy.models import plain
+from sparkfleet.accuracy.cells import measured, unreadable
 from sparkfleet.accuracy.notes import relevant_words
 from sparkfleet.accuracy.rows import METRICS, read_rows
+from sparkfleet.knowledge.models.model_names import plain
 
 TARGET = Path(__file__).parents[1] / "sparkfleet" / "knowledge" / "measurements" / "benchmarks.csv"
 DROPPED = ("peak_mem_gb", "startup_s", "max_model_len")
@@ -59,6 +59,10 @@ def main() -> None:
     """Read, normalise, write."""
     files = [[normalised(row) for row in read_rows(path)] for path in (TARGET, *map(Path, sys.argv[1:]))]
     rows = without_copies(files)
+    if wrong := [
+        f"{row['id']}: {cell}" for row in rows for metric in METRICS if (cell := unreadable(row, metric))
+    ]:
+        sys.exit("\n".join(["Nothing was added.", *wrong]))
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()

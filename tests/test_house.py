@@ -83,6 +83,12 @@ def test_values_have_docstrings_too(house: ModuleType, tmp_path: Path) -> None:
     assert found.startswith("sparkfleet/cli/module.py:2: a docstring opens with 'How'")
 
 
+def test_a_function_is_described_without_pointing_at_another_line(house: ModuleType, tmp_path: Path) -> None:
+    text = 'def key():\n    """Its key."""\n\n\nLIMIT = 1\n"""Of one node."""\n'
+    (found,) = house.findings(written(tmp_path, "cli", text))
+    assert found.startswith("sparkfleet/cli/module.py:1: a docstring opens with 'Its'")
+
+
 def test_the_package_has_no_test_doubles(house: ModuleType, tmp_path: Path) -> None:
     text = 'class FakeChannel:\n    """A node in memory."""\n'
     (found,) = house.findings(written(tmp_path, "remote", text))

@@ -139,7 +139,7 @@ def possible_setups() -> tuple[SpeedConfig, ...]:
     kinds = [(moe, extra) for moe in (0, 1) for extra in ("full", "linear", "sliding")]
     return tuple(
         SpeedConfig(
-            arch=from_counts("any", 8.0, 1.0 if moe else 8.0).model_copy(
+            shape=from_counts("any", 8.0, 1.0 if moe else 8.0).model_copy(
                 update={
                     "layers": Layers(
                         **(layers | {"moe": moe, "mlp": 1 - moe, extra: 1}), kv_heads=1, kv_elements=1.0

@@ -181,7 +181,7 @@ def noise_floor(cases: Sequence[PublishedCase]) -> None:
         s, w = case.setup, case.workload
         for metric, value in case.measured:
             key = (
-                s.arch.family,
+                s.shape.family,
                 s.format,
                 s.engine,
                 s.tp,

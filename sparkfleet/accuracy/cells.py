@@ -35,6 +35,7 @@ _COLUMNS: dict[str, tuple[Mapping[str, float], str, float]] = {
 }
 """Column → units that may follow, names that may precede, the largest plausible value."""
 _MEASURED = {"ttft_ms": {"ms": 1.0, "s": 1000.0, "sec": 1000.0}}
+"""Measured column → units that may follow; the others are rates. Other units are converted before a source is added."""
 
 
 def amount(row: CsvRow, column: str) -> float | None:
@@ -69,3 +70,11 @@ def measured(row: CsvRow, metric: str) -> float | None:
     """A measured figure in the units of its column; None if it is missing or cannot be read."""
     value = number(row.get(metric, ""), _MEASURED.get(metric, _RATE))
     return value or None
+
+
+def unreadable(row: CsvRow, metric: str) -> str:
+    """A measured figure that would not count, with the units that it may have; "" if the cell is empty or can be read."""
+    text = row.get(metric, "")
+    if lowered(text) in BLANK or measured(row, metric) is not None:
+        return ""
+    return f"{metric} is {text}: expected a number, with no unit or {', '.join(_MEASURED.get(metric, _RATE))}"

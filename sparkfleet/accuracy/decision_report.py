@@ -83,7 +83,7 @@ class DecisionReport(Value):
 
     @property
     def regrets(self) -> tuple[float, ...]:
-        """Of the decisions with a choice, ascending."""
+        """Regrets of the decisions with a choice, ascending."""
         return tuple(sorted(one.regret for one in self.decisions if one.regret is not None))
 
     @property

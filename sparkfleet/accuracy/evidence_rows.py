@@ -58,7 +58,7 @@ def runs_in(cases: Iterable[PublishedCase]) -> Mapping[RunKey, Sequence[Publishe
     for case in cases:
         if case.setup.engine in SERVABLE and case.replicas == 1:
             setup = case.setup
-            model, family = plain(case.model), setup.arch.family
+            model, family = plain(case.model), setup.shape.family
             found[RunKey(model, family, setup.engine, setup.method, setup.format, case.nodes)].append(case)
     return found
 

@@ -75,7 +75,7 @@ PLAUSIBLE = (0.6, 1.6)
 """Published size of the weights over the size by the label; beyond, it is the size of something else."""
 
 
-def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED) -> ModelShape:
+def find_shape(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED) -> ModelShape:
     """Shapes and bits of a model: those of its config, a sibling's, its stated size, or the size in its name.
 
     Args:
@@ -101,7 +101,7 @@ def find_arch(name: str, configs: Configs, stored: Stored, size: Size = UNSTATED
     _require_plausible(total, active or total)
     sibling = _by_size(name, total, active, size.notes)
     if sibling is not None:
-        return find_arch(sibling, configs, stored)
+        return find_shape(sibling, configs, stored)
     if active is None and "moe" in size.notes:
         raise Declined("active parameters not given")
     return _guessed(name, total, active or total, size.notes, stored)
@@ -220,7 +220,7 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
 
 def _published_bits(name: str, stored: Stored) -> PublishedCheckpoint | None:
     """The published checkpoint of that name; NVIDIA's build for a bare name ("Qwen3.6-27B NVFP4") without a size."""
-    known, format_name = published(name), stored.format
+    known, format_name = published(name.strip()), stored.format
     if known is None and "/" not in name and format_name == "nvfp4" and stored.total_bytes is None:
         known = next((one for id_, one in load_published().items() if _builds(id_, name)), None)
     if known is None:
@@ -247,10 +247,10 @@ def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
 
 
 def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Stored) -> ModelShape:
-    arch = from_counts(name, total_b, active_b, family=plain(name), notes=notes)
+    shape = from_counts(name, total_b, active_b, family=plain(name), notes=notes)
     bits = _bits(stored)
-    parts = tuple(part.model_copy(update={"bits": bits.get(part.kind, part.bits)}) for part in arch.parts)
-    guess = arch.model_copy(update={"parts": parts})
+    parts = tuple(part.model_copy(update={"bits": bits.get(part.kind, part.bits)}) for part in shape.parts)
+    guess = shape.model_copy(update={"parts": parts})
     if stored.total_bytes is None:
         return guess
     low, high = PLAUSIBLE

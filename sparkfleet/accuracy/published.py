@@ -115,12 +115,12 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     ran: dict[str, set[Combination]] = defaultdict(set)
     families: dict[str, set[str]] = defaultdict(set)
     for case in cases:
-        families[plain(case.model)].add(case.setup.arch.family)
-        ran[case.setup.arch.family].add(combination_of(case))
+        families[plain(case.model)].add(case.setup.shape.family)
+        ran[case.setup.shape.family].add(combination_of(case))
         run = None if is_upper_bound(case) else run_of(case)
         if run is not None:
             runs[plain(case.model)].append(run)
-            by_shapes[case.setup.arch.family][plain(case.model)].append(run)
+            by_shapes[case.setup.shape.family][plain(case.model)].append(run)
     found = (
         _decision(
             model,

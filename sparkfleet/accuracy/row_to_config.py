@@ -19,7 +19,7 @@ from sparkfleet.accuracy.aliases import (
     unmeasured_engine,
 )
 from sparkfleet.accuracy.cells import CsvRow, amount, count
-from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_arch
+from sparkfleet.accuracy.models import Configs, Declined, Size, Stored, find_shape
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.knowledge.engines.images import IMAGES, RequantizedBits
 from sparkfleet.knowledge.models.known_models import quant_in_name
@@ -43,7 +43,7 @@ class ServedModel(NamedTuple):
     engine: str
     format: str
     """Key of `formats` in physics.yaml."""
-    arch: ModelShape
+    shape: ModelShape
 
 
 class Ran(NamedTuple):
@@ -63,12 +63,12 @@ def model_of(row: CsvRow, configs: Configs, assumed: list[str]) -> ServedModel:
         amount(row, "params_active_b"),
         row.get("architecture_notes", "").lower(),
     )
-    arch = find_arch(row["model"], configs, Stored(format_name, scale, _total_bytes(row)), size)
-    if arch.basis != "config.json":
-        assumed.append(f"shapes not known: guessed from its size ({'experts' if arch.moe else 'dense'})")
-    elif arch.name != row["model"]:
-        assumed.append(f"shapes not known: those of {arch.name}, by its size")
-    return ServedModel(engine, format_name, arch)
+    shape = find_shape(row["model"], configs, Stored(format_name, scale, _total_bytes(row)), size)
+    if shape.basis != "config.json":
+        assumed.append(f"shapes not known: guessed from its size ({'experts' if shape.moe else 'dense'})")
+    elif shape.name != row["model"]:
+        assumed.append(f"shapes not known: those of {shape.name}, by its size")
+    return ServedModel(engine, format_name, shape)
 
 
 def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[str], *, eager: bool) -> Ran:
@@ -77,7 +77,7 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
     nodes, tp, pp, replicas = _topology(row, notes, assumed)
     method, k = _speculation(row, assumed)
     setup = SpeedConfig(
-        arch=model.arch.requantized(dict(_requantized(row, model.format))),
+        shape=model.shape.requantized(dict(_requantized(row, model.format))),
         engine=model.engine,
         format=model.format,
         tp=tp,
@@ -101,7 +101,7 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
 
 def _draft_bytes(model: str, method: str) -> float | None:
     """Weights of the MTP drafter that is published apart from its target, bytes; rows do not name it."""
-    draft = sized_draft(model, "mtp") if method == "mtp" else None
+    draft = sized_draft(re.sub(r"\s+", "-", model.strip()), "mtp") if method == "mtp" else None
     return None if draft is None or draft.gb is None else draft.gb * GB
 
 
@@ -269,7 +269,7 @@ def _running(row: CsvRow, setup: SpeedConfig, workload: Workload, assumed: list[
     length = round(workload.depth + workload.prompt + workload.generate)
     run = MemoryConfig(context=length, **setup.shared())
     share = amount(row, "mem_util_flag")
-    room = max_num_seqs(setup.arch, run, share or OWN_SHARE)
+    room = max_num_seqs(setup.shape, run, share or OWN_SHARE)
     if room is None or room >= min(most or MAX_RUNNING, workload.concurrency):
         return most
     if not share:

@@ -147,7 +147,7 @@ def _print_error(error: SparkfleetError) -> None:
 
 
 def _print_document(error: SparkfleetError) -> None:
-    """With `--json` an error is a document, too: a program that reads no stderr gets the reason and the remedy."""
+    """Prints an error as a document with `--json`: a program that reads no stderr gets the reason and the remedy."""
     if "--json" not in sys.argv:
         return
     from sparkfleet.cli.output import OUTPUT_VERSION, as_parts, print_json

@@ -26,7 +26,7 @@ ReadLog = Callable[[str, str, int], Awaitable[bytes | None]]
 
 
 class ControllerHolder(Protocol):
-    """Has the controller once its store is open."""
+    """Holder of the controller once its store is open."""
 
     @property
     def controller(self) -> Controller | None:

@@ -109,7 +109,7 @@ class NodeSnapshot(Value):
         return self.pci_links.get(netdev) or (self.pci_by_address or {}).get(pci_address(netdev))
 
     def gids_of(self, device: str) -> tuple[Gid, ...]:
-        """Its RoCE v2 entries of IPv4 addresses, which NCCL uses."""
+        """The RoCE v2 entries of IPv4 addresses, which NCCL uses."""
         return tuple(
             one
             for one in self.gids or ()
@@ -133,7 +133,7 @@ class EndSnapshot(Value):
 
     @property
     def network(self) -> str:
-        """Its subnet."""
+        """The subnet."""
         return str(ip_interface(self.address).network)
 
 

@@ -80,7 +80,7 @@ class ContainerOptions(Value):
     """By digest (`name@sha256:…`), or the id of an image that is on the node."""
     origin: str = ""
     """Its name in its registry, from which the entrypoint follows; "" if `image` is that name."""
-    identity: RankLabels
+    labels: RankLabels
     gpu: bool = True
     rdma: bool = False
     """The group has more than one rank, on rails with RoCE devices."""
@@ -102,8 +102,8 @@ def run_argv(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]
         EngineError: the command has files, but the options have no directory for them.
     """
     unlabelled = (*_isolation(options), *_mounts(command, options), *_env(command, options))
-    labels = _labels(options.identity)
-    name = ("--name", options.identity.container_name)
+    labels = _labels(options.labels)
+    name = ("--name", options.labels.container_name)
     return (
         *(options.tool, "run", "--rm", "--pull=never", "--log-driver=none"),
         *name,
@@ -136,7 +136,7 @@ class RunningContainer(Value):
     """A container of this fleet on a node."""
 
     name: str
-    identity: RankLabels
+    labels: RankLabels
 
 
 def parse_containers(listing: str) -> tuple[RunningContainer, ...]:
@@ -158,14 +158,14 @@ def _json(text: str) -> object:
 
 
 def _found(row: Mapping[str, Any]) -> RunningContainer | None:
-    names, labels = row.get("Names"), _own_labels(row.get("Labels"))
+    names, found = row.get("Names"), _own_labels(row.get("Labels"))
     name = names[0] if isinstance(names, list) and names else names
     try:
-        identity = RankLabels(
-            fleet=labels["fleet"], deployment=labels["deployment"], generation=int(labels["generation"]),
-            group=int(labels["group"]), rank=int(labels["rank"]),
+        labels = RankLabels(
+            fleet=found["fleet"], deployment=found["deployment"], generation=int(found["generation"]),
+            group=int(found["group"]), rank=int(found["rank"]),
         )  # fmt: skip
-        return RunningContainer(name=str(name), identity=identity)
+        return RunningContainer(name=str(name), labels=labels)
     except (KeyError, ValueError):
         return None
 
@@ -183,8 +183,8 @@ def _own_labels(labels: object) -> dict[str, str]:
     }
 
 
-def _labels(identity: RankLabels) -> tuple[str, ...]:
-    pairs = {**identity.model_dump(), "spec": _SPEC}
+def _labels(labels: RankLabels) -> tuple[str, ...]:
+    pairs = {**labels.model_dump(), "spec": _SPEC}
     return tuple(word for name, value in pairs.items() for word in ("--label", f"{LABEL}{name}={value}"))
 
 
@@ -222,7 +222,7 @@ def _mounts(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
     if command.files:
         if not options.files_dir:
             raise EngineError(
-                f"{options.identity.container_name}: no directory on the node is set for its files."
+                f"{options.labels.container_name}: no directory on the node is set for its files."
             )
         mounts.append(Mount(source=options.files_dir, target=FILES_IN_CONTAINER))
     return tuple(word for mount in mounts for word in ("--volume", _volume(mount)))

@@ -196,7 +196,7 @@ def _by_load(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
 
 
 def _steps(candidate: Candidate) -> tuple[DepthRange, ...]:
-    """Its steps by batch size; chains alone have them."""
+    """The steps by batch size; chains alone have them."""
     return depth_ranges(candidate) if candidate.speculation.topk == 1 else ()
 
 

@@ -234,7 +234,7 @@ def _fabric(candidate: Candidate, context: RankContext) -> Pairs:
 
 
 def _with_path(env: Pairs, candidate: Candidate, context: RankContext) -> Pairs:
-    """With the rank's own files on Python's path, before what the deployment sets. In a container `start.sh` does that."""
+    """Puts the rank's own files on Python's path, before what the deployment sets. In a container `start.sh` does that."""
     if candidate.runtime == "container" or not _files(candidate, context):
         return env
     path = ":".join(word for word in (context.files_dir, dict(env).get("PYTHONPATH")) if word)

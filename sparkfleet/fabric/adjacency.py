@@ -43,8 +43,8 @@ def _owners(ports: dict[Port, Netdev]) -> tuple[dict[str, Port | None], dict[str
     return by_mac, by_address
 
 
-def _by_lldp(view: PortScan) -> Iterator[NeighbourAnswer]:
-    for one in view.lldp:
+def _by_lldp(scan: PortScan) -> Iterator[NeighbourAnswer]:
+    for one in scan.lldp:
         if one.macs and not one.bridge:
             yield NeighbourAnswer(netdev=one.netdev, method="lldp", mac=one.macs[0])
 

@@ -57,7 +57,7 @@ class _Answer(Value):
 
 
 class _Shown(_Answer):
-    """Its answer to `show`."""
+    """The answer to `show`."""
 
     version: str
 

@@ -189,9 +189,9 @@ def render(plan: NodePlan) -> str:
     return rendered(plan.request()["ports"])
 
 
-def changes(plan: NodePlan, view: PortScan) -> tuple[str, ...]:
+def changes(plan: NodePlan, scan: PortScan) -> tuple[str, ...]:
     """Changes to make on a node, a line each; empty if everything is as planned."""
-    there = {netdev.name: netdev for netdev in view.netdevs}
+    there = {netdev.name: netdev for netdev in scan.netdevs}
     found: list[str] = []
     for port in plan.ports:
         netdev = there[port.netdev]

@@ -35,18 +35,18 @@ class Port(NamedTuple):
     netdev: str
 
 
-def rail_netdevs(view: PortScan) -> tuple[Netdev, ...]:
+def rail_netdevs(scan: PortScan) -> tuple[Netdev, ...]:
     """Netdevs that may be rails: those with RDMA, else those with a Spark's names, else all that can have a cable."""
-    able = [one for one in view.netdevs if _may_be_rail(one, view)]
-    names = {link.netdev for link in view.rdma}
+    able = [one for one in scan.netdevs if _may_be_rail(one, scan)]
+    names = {link.netdev for link in scan.rdma}
     with_rdma = [one for one in able if one.name in names]
     of_spark = [one for one in able if is_spark_port(one.name)]
     return tuple(with_rdma or of_spark or able)
 
 
-def _may_be_rail(netdev: Netdev, view: PortScan) -> bool:
+def _may_be_rail(netdev: Netdev, scan: PortScan) -> bool:
     return (
-        netdev.name != view.management
+        netdev.name != scan.management
         and netdev.kind in _HARDWARE
         and bool(netdev.mac)
         and bool(DEVICE_NAME.fullmatch(netdev.name))

@@ -417,34 +417,34 @@ def state_dir() -> Path:
     return path
 
 
-def apply(seconds: float, request: str, how: Backend) -> dict[str, str]:
+def apply(seconds: float, request: str, backend: Backend) -> dict[str, str]:
     """Make the change; a process that is left behind takes it back after `seconds`."""
     ports = checked(request)
     present(ports)
-    return begin(seconds, ports, how)
+    return begin(seconds, ports, backend)
 
 
-def begin(seconds: float, ports: Any, how: Backend) -> dict[str, str]:
+def begin(seconds: float, ports: Any, backend: Backend) -> dict[str, str]:
     """Make a checked change; a process that is left behind takes it back after `seconds`."""
     state = state_dir()
     lock = _lock(state, wait=False)
-    saved, token = how.save(ports), secrets.token_hex(16)
+    saved, token = backend.save(ports), secrets.token_hex(16)
     fifo = state / "fifo"
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo, 0o600)
     (state / "outcome").unlink(missing_ok=True)  # that of the change before is no evidence about this one
     (state / "token").write_text(token)
-    _leave_behind(fifo, seconds, saved, how)
+    _leave_behind(fifo, seconds, saved, backend)
     os.close(lock)
     try:
-        how.apply(ports)
+        backend.apply(ports)
     except (RailsHelperError, OSError) as error:
         try:
             answer(token, b"r")
         except (RailsHelperError, OSError) as left:
             raise RailsHelperError(f"{error}; {left}") from error
         raise
-    return {"token": token, "backend": how.name}
+    return {"token": token, "backend": backend.name}
 
 
 def answer(token: str, word: bytes) -> None:
@@ -486,7 +486,7 @@ def _lock(state: Path, *, wait: bool) -> int:
     return lock
 
 
-def _leave_behind(fifo: Path, seconds: float, saved: Any, how: Backend) -> None:
+def _leave_behind(fifo: Path, seconds: float, saved: Any, backend: Backend) -> None:
     """Fork the process that waits. It inherits the lock, and outlives the connection that started it."""
     # Before the fork, so that nobody finds it without a reader.
     ready = os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
@@ -500,17 +500,17 @@ def _leave_behind(fifo: Path, seconds: float, saved: Any, how: Backend) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
-        _wait(ready, fifo.parent, seconds, saved, how)
+        _wait(ready, fifo.parent, seconds, saved, backend)
     finally:  # with the lock; an error must not go on in the code of the process that it was forked from
         os._exit(0)
 
 
-def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> None:
+def _wait(ready: int, state: Path, seconds: float, saved: Any, backend: Backend) -> None:
     readable, _, _ = select.select([ready], [], [], seconds)
     outcome = "kept"
     if not readable or os.read(ready, 1) != b"k":
         try:
-            how.restore(saved)
+            backend.restore(saved)
             outcome = "back"
         except (RailsHelperError, OSError) as error:
             outcome = str(error)
@@ -518,13 +518,13 @@ def _wait(ready: int, state: Path, seconds: float, saved: Any, how: Backend) -> 
     (state / "token").unlink(missing_ok=True)
 
 
-def show(how: Backend) -> dict[str, Any]:
+def show(backend: Backend) -> dict[str, Any]:
     """The back-end, this program's own digest and netplan file, and what others configure of a ConnectX."""
-    files = sorted(NETPLAN.glob("*.yaml"))[:MOST_PORTS] if how.name == "netplan" else []
+    files = sorted(NETPLAN.glob("*.yaml"))[:MOST_PORTS] if backend.name == "netplan" else []
     others = {str(file): named_in(_text(file)) for file in files if file != NETPLAN_FILE}
     table = Firewall().table()[:MOST_FIREWALL_BYTES]
     return {
-        "backend": how.name,
+        "backend": backend.name,
         "version": version(),
         "own": known_lines(_text(NETPLAN_FILE)) if NETPLAN_FILE in files else "",
         "others": {path: netdevs for path, netdevs in others.items() if netdevs},

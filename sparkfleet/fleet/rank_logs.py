@@ -41,14 +41,14 @@ class LoggedRank(NamedTuple):
 
     @property
     def group(self) -> GroupKey | None:
-        """Its group; None if that is left open."""
+        """The group; None if that is left open."""
         if self.generation is None or self.replica is None:
             return None
         return self.deployment, self.generation, self.replica
 
 
 async def rank_log(
-    session: Session, which: LoggedRank, *, tail: int = 100, follow: bool = False
+    session: Session, logged: LoggedRank, *, tail: int = 100, follow: bool = False
 ) -> AsyncIterator[bytes]:
     """The log of a rank in pieces: the last `tail` lines, then new bytes if `follow`.
 
@@ -65,9 +65,9 @@ async def rank_log(
     """
     client, trouble = await client_or_trouble(session)
     if client is None:
-        found = await _stored_log(session, trouble, which)
+        found = await _stored_log(session, trouble, logged)
     else:
-        found = await _present_log(session, client, which)
+        found = await _present_log(session, client, logged)
     while True:
         newer = None
         pieces = read_log(session.channels[found.node], found.path, tail=tail, follow=follow)
@@ -76,38 +76,38 @@ async def rank_log(
             yield piece
             if not follow or client is None or time.monotonic() - looked < LOOK_S:
                 continue
-            newer, looked = await _log_now(client, which, found), time.monotonic()
+            newer, looked = await _log_now(client, logged, found), time.monotonic()
             if newer != found:
                 yield await anext(pieces)  # what was written before it ended
                 break
         await pieces.aclose()
         if newer is None:
             return
-        name = name_of((which.deployment, newer.generation, newer.replica))
-        session.report(TroubleFound(line=f"{which.deployment} was restarted: the log of {name} follows."))
+        name = name_of((logged.deployment, newer.generation, newer.replica))
+        session.report(TroubleFound(line=f"{logged.deployment} was restarted: the log of {name} follows."))
         found, tail = newer, sys.maxsize
 
 
-async def _log_now(client: FleetClient, which: LoggedRank, found: StoredLog) -> StoredLog | None:
+async def _log_now(client: FleetClient, logged: LoggedRank, found: StoredLog) -> StoredLog | None:
     """The log to follow now: the present one as long as no other is there; None once nothing writes to it again."""
     try:
         async with client.again() as asking:
-            one = (await asking.fleet()).named(which.deployment)
+            one = (await asking.fleet()).named(logged.deployment)
     except SparkfleetError:
         return found  # it does not answer
     if one is None:
         return None
     try:
         return _log_of(
-            one.groups, which._replace(replica=found.replica)
+            one.groups, logged._replace(replica=found.replica)
         )  # another replica is not its successor
     except ControlError:
-        return None if which.group else found
+        return None if logged.group else found
 
 
-def _log_of(groups: tuple[GroupReport, ...], which: LoggedRank) -> StoredLog:
+def _log_of(groups: tuple[GroupReport, ...], logged: LoggedRank) -> StoredLog:
     """The log of a rank of these groups. Raises ControlError if there is none."""
-    rank = newest_rank(groups, which.deployment, which.replica, which.rank, which.generation)
+    rank = newest_rank(groups, logged.deployment, logged.replica, logged.rank, logged.generation)
     group = next(one for one in groups if rank in one.ranks)
     return StoredLog(rank.node, rank.log_path, group.replica, group.generation)
 
@@ -123,39 +123,39 @@ class StoredLog(NamedTuple):
     """Unix seconds."""
 
 
-async def _present_log(session: Session, client: FleetClient, which: LoggedRank) -> StoredLog:
+async def _present_log(session: Session, client: FleetClient, logged: LoggedRank) -> StoredLog:
     """The log of a rank of what is deployed; else, of a group by its name or of a deployment that was deleted, what is
     stored."""
-    name = which.deployment
+    name = logged.deployment
     async with client:
         try:
             groups = (await find_now(client, name)).groups
-            return _log_of(groups, which)
+            return _log_of(groups, logged)
         except ControlError as error:
-            if which.generation is None and (await client.fleet()).named(name):
+            if logged.generation is None and (await client.fleet()).named(name):
                 raise  # it has no log yet: that of an earlier generation would be taken for it
             missing = error
-    ended = ControlError(f"{name_of(which.group)} has ended.") if which.group else missing
+    ended = ControlError(f"{name_of(logged.group)} has ended.") if logged.group else missing
     try:
-        return await _stored_log(session, ended, which)
+        return await _stored_log(session, ended, logged)
     except ControlError:
         raise missing from None
 
 
-async def _stored_log(session: Session, trouble: SparkfleetError, which: LoggedRank) -> StoredLog:
+async def _stored_log(session: Session, trouble: SparkfleetError, logged: LoggedRank) -> StoredLog:
     """The log of a rank on any node that can be reached; of generations that are left open, of the newest."""
-    name, _, replica, rank = which
+    name, _, replica, rank = logged
     nodes = tuple(session.inventory.nodes)
     answers = await asyncio.gather(
         *(session.access.probe(node, state_probe.logs) for node in nodes), return_exceptions=True
     )
     found: list[StoredLog] = []
-    logged: set[str] = set()
+    names: set[str] = set()
     unread: list[str] = []
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, dict):
-            found += _logs_of(node, answer, which)
-            logged.update(_names_of(answer))
+            found += _logs_of(node, answer, logged)
+            names.update(_names_of(answer))
         elif isinstance(answer, NodeError):
             unread.append(answer.what)
         else:
@@ -165,8 +165,8 @@ async def _stored_log(session: Session, trouble: SparkfleetError, which: LoggedR
     for line in (*(f"{trouble.what} The log of {shown} is shown." for _ in found[:1]), *unread):
         session.report(TroubleFound(line=line))
     if last is None:
-        if name not in logged:
-            await _require_stored(session, trouble, name, logged)
+        if name not in names:
+            await _require_stored(session, trouble, name, names)
         raise ControlError(
             f"{name} has no log of rank {rank}{'' if replica is None else f' of replica {replica}'} on"
             f" {', '.join(nodes)}.",
@@ -196,9 +196,9 @@ def _names_of(answer: dict[str, object]) -> Iterator[str]:
             yield match[1]
 
 
-def _logs_of(node: str, answer: dict[str, object], which: LoggedRank) -> Iterable[StoredLog]:
+def _logs_of(node: str, answer: dict[str, object], logged: LoggedRank) -> Iterable[StoredLog]:
     """The logs of a rank among those of a node, as `state_probe.logs` returns them."""
-    name, generation, replica, rank = which
+    name, generation, replica, rank = logged
     form = re.compile(re.escape(f"{answer['label']}_{name}") + rf"_g([0-9]+)_([0-9]+)_{rank}\.log")
     logs = answer["logs"]
     for file, written in logs if isinstance(logs, list) else ():

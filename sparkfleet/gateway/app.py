@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from sparkfleet.gateway.access.allowed_paths import allowed_methods
+from sparkfleet.gateway.access.allowed_paths import MODELS, allowed_methods
 from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_by
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
@@ -32,7 +32,7 @@ from sparkfleet.gateway.errors.request_errors import (
     unauthorised,
 )
 from sparkfleet.gateway.http_responses import JSON, id_headers, refuse, refuse_websocket, respond_json
-from sparkfleet.gateway.model_list import MODELS, is_model_path, model_document
+from sparkfleet.gateway.model_list import is_model_path, model_document
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.reverse_proxy import ReverseProxy
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable

@@ -83,5 +83,5 @@ class ClientRequest:
         return self.method == "HEAD"
 
     def priority(self, key: KeyEntry) -> Priority:
-        """Its priority: its key's, or a lower one that it names."""
+        """The priority: its key's, or a lower one that it names."""
         return "batch" if self.is_batch else key.limits.priority

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from sparkfleet.gateway.access.allowed_paths import MODELS
 from sparkfleet.gateway.errors.model_errors import unknown_model
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
-
-MODELS = "/v1/models"
 
 
 def is_model_path(path: str) -> bool:

@@ -108,7 +108,7 @@ class ObservedGroups:
         if not self._held[app]:
             del self._held[app]
         if circuit := self._circuits.get(app):
-            self._circuits[app] = circuit.left_by(number, self._clock())
+            self._circuits[app] = circuit.after_end_of(number, self._clock())
         self.on_end()
 
     def succeed(self, app: str, number: int) -> None:
@@ -174,7 +174,7 @@ class ObservedGroups:
         return not group.concurrency or self._held[group.app] < group.concurrency
 
     def free(self, groups: Iterable[GroupEntry]) -> FreeGroups:
-        """Those of these groups that have a free slot, or an open circuit."""
+        """The groups among these that have a free slot, or an open circuit."""
         ready = [one for one in groups if one.ready]
         return FreeGroups(
             frozenset(one.app for one in ready if self.has_room(one)),

@@ -67,7 +67,7 @@ class EngineClient:
             await asyncio.sleep(BUSY_LOOK_S)
 
     def connections(self) -> int:
-        """Of a custom workload, an upper bound of its requests: gateways close idle ones in seconds."""
+        """Open connections, an upper bound of a custom workload's requests: gateways close idle ones in seconds."""
         return connections(self._candidate.port or 0)
 
     async def _is_busy(self) -> bool:

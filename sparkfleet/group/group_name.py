@@ -23,7 +23,7 @@ class GroupValue(Value):
 
     @cached_property
     def group(self) -> GroupKey:
-        """Its key."""
+        """The key."""
         return self.deployment, self.generation, self.replica
 
 

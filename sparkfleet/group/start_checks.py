@@ -89,6 +89,6 @@ class StartChecks:
                 self._reports.enter(self._reports.last.phase, measured=self._reports.last.measured | found)
 
     async def _measure(self, wait_s: float) -> dict[str, float]:
-        """Its speed, by name; {} if other groups of the node start or are measured for longer than `wait_s`."""
+        """The speed, by name; {} if other groups of the node start or are measured for longer than `wait_s`."""
         async with self._turns.alone(wait_s) as quiet:
             return (await measure_speed(self._client.probe.measure)).values() if quiet else {}

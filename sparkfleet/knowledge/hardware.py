@@ -19,7 +19,6 @@ class SparkModel(Value):
     """`vendor:device` of the GPU as lspci prints it."""
     memory_total_gb: MeasuredRange
     """MemTotal, GB (1e9 bytes)."""
-    cpu: str
     sources: Sources
     date: Date
 

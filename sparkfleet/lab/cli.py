@@ -12,7 +12,7 @@ from typing import Any
 
 from sparkfleet.lab import faults, lifecycle, power, state
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside.simulated_state import KNOBS
+from sparkfleet.lab.inside.node_settings import KNOBS
 from sparkfleet.lab.inventory import inventory
 from sparkfleet.lab.layout import Topology
 from sparkfleet.lab.machine import fingerprint

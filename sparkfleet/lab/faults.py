@@ -17,8 +17,8 @@ from pathlib import Path
 
 from sparkfleet.lab import network, power
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside import simulated_state
-from sparkfleet.lab.inside.simulated_state import KNOBS, REAL, TOOLS, SimulatedState, split
+from sparkfleet.lab.inside import node_settings
+from sparkfleet.lab.inside.node_settings import KNOBS, REAL, TOOLS, NodeSettings, split
 from sparkfleet.lab.layout import RAIL_MTU, SimulatedRail, rail_address
 from sparkfleet.lab.machine import write_groups, write_host_key, write_identity
 from sparkfleet.lab.meminfo import meminfo
@@ -140,15 +140,15 @@ def _rails(state: State, link: str, rail: int | None) -> tuple[SimulatedRail, ..
     return network.cable_rails(state.layout.cable(link), rail)
 
 
-def settings_of(state: State, node: str) -> SimulatedState:
+def settings_of(state: State, node: str) -> NodeSettings:
     """Changed settings of a node."""
-    return SimulatedState(state.settings.get(state.layout.node(node).name, {}))
+    return NodeSettings(state.settings.get(state.layout.node(node).name, {}))
 
 
 def set_knobs(name: str, node: str, changes: Mapping[str, str]) -> None:
     """Sets knobs of a node, with effect at once. Raises LabError for an unknown one or a wrong value."""
     for key, value in changes.items():
-        wrong = simulated_state.problem(key, value)
+        wrong = node_settings.problem(key, value)
         if wrong:
             raise LabError(f"{key}={value}: {wrong}.", do="`scripts/lab knobs` lists them.")
     with locked(name):

@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside import simulated_state
-from sparkfleet.lab.inside.simulated_state import TOOLS
+from sparkfleet.lab.inside import node_settings
+from sparkfleet.lab.inside.node_settings import TOOLS
 from sparkfleet.lab.machines import MACHINES
 from sparkfleet.lab.run import run
 from sparkfleet.lab.state import UID, USER, State, replace_file
@@ -80,7 +80,7 @@ def install_inside(state: State) -> None:
 
 
 def _replaceable() -> list[str]:
-    """Those of `REPLAYED` that can be replaced: not the interpreter of the launcher itself."""
+    """The programs of `REPLAYED` that can be replaced: not the interpreter of the launcher itself."""
     return [name for name in REPLAYED if name != Path(PYTHON).resolve().name]
 
 
@@ -94,7 +94,7 @@ def make_node(state: State, node: str) -> None:
     _home(state, node)
     _cron_spool(root / "cron/crontabs")
     replace_file(root / "state/knobs.json", "{}")
-    write_identity(state, node, simulated_state.SimulatedState({}))
+    write_identity(state, node, node_settings.NodeSettings({}))
 
 
 def _etc(state: State, node: str) -> None:
@@ -193,7 +193,7 @@ def _cron_spool(crontabs: Path) -> None:
     crontabs.chmod(0o1730)
 
 
-def write_identity(state: State, node: str, settings: simulated_state.SimulatedState) -> None:
+def write_identity(state: State, node: str, settings: node_settings.NodeSettings) -> None:
     """Writes release files, DMI and machine-id by the node's settings, also for a running node."""
     machine = MACHINES[settings.text("machine")]
     etc = state.node_path(node, "etc")
@@ -213,7 +213,7 @@ def write_identity(state: State, node: str, settings: simulated_state.SimulatedS
         replace_file(state.node_path(node, "dmi", name), f"{text}\n", 0o400 if "serial" in name else 0o444)
 
 
-def machine_id(state: State, settings: simulated_state.SimulatedState, node: str) -> str:
+def machine_id(state: State, settings: node_settings.NodeSettings, node: str) -> str:
     """A node's own machine-id, one that was given, or another node's own."""
     wanted = settings.text("machine_id")
     if len(wanted) == 32 and wanted.isalnum():

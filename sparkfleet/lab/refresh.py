@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside.simulated_state import ANSWERED, ASKED, REFRESH, token_of
+from sparkfleet.lab.inside.node_settings import ANSWERED, ASKED, REFRESH, token_of
 from sparkfleet.lab.state import State, replace_file
 
 _WAIT_S = 30.0

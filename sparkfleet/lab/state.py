@@ -69,7 +69,7 @@ class State:
 
     @property
     def layout(self) -> Layout:
-        """Its names, addresses and cables."""
+        """The names, addresses and cables."""
         return make_layout(self.name, self.count, Topology(self.topology), self.subnet, self.cabling)
 
     def path(self, *parts: str) -> Path:

@@ -21,7 +21,7 @@ class RayProcess(Protocol):
     """Ray on this node, as its watchdog watches it."""
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """The exit code; None while it runs."""
         ...
 
 

@@ -12,7 +12,7 @@ from sparkfleet.runtime.files.state_probe import listens, watchdogs
 
 
 def require_no_other_head(paths: FleetPaths) -> None:
-    """For a start of a head here. Raises ControlError if this node has joined a head that lives, or may have."""
+    """Checks before a start of a head here. Raises ControlError if this node has joined a head that lives, or may have."""
     try:
         role = read_role(paths)
     except ControlError as error:
@@ -29,7 +29,7 @@ def require_no_other_head(paths: FleetPaths) -> None:
 
 
 def require_joinable(request: JoinRequest) -> None:
-    """For a join. Raises ControlError if this node is a head that lives, or has joined another one that lives."""
+    """Checks before a join. Raises ControlError if this node is a head that lives, or has joined another one that lives."""
     paths = request.paths
     try:
         role = read_role(paths)

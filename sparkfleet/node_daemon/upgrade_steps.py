@@ -140,7 +140,7 @@ def _put_store_back(paths: FleetPaths) -> None:
 
 
 def _schema(database: Path) -> int:
-    """Its version of the schema; -1 if it cannot be read."""
+    """The version of the schema; -1 if it cannot be read."""
     with (
         contextlib.suppress(sqlite3.Error),
         contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as db,

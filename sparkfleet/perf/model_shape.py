@@ -136,7 +136,7 @@ class ModelShape(Value):
 
     @property
     def moe(self) -> bool:
-        """Has routed experts."""
+        """True if it has routed experts."""
         return self.experts > 0
 
     @property
@@ -201,7 +201,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         embedding = next(part for part in parts if part.kind == "embedding")
         parts[parts.index(embedding)] = embedding.model_copy(update={"active": 0.0})
         parts.append(embedding.model_copy(update={"kind": "head", "params": 0.0}))
-    arch = ModelShape(
+    shape = ModelShape(
         name=checkpoint.id,
         hidden=checkpoint.hidden_size,
         vocab=checkpoint.vocab_size,
@@ -215,7 +215,7 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         prompt_share=_prompt_share(checkpoint),
         basis="safetensors headers" if checkpoint.weights_known else "config.json",
     )
-    return arch.model_copy(update={"family": shape_family(arch)})
+    return shape.model_copy(update={"family": shape_family(shape)})
 
 
 def _prompt_share(checkpoint: Checkpoint) -> float:
@@ -304,10 +304,10 @@ def _guessed_layers(blocks: int, hidden: int, notes: str, *, moe: bool) -> Layer
     )
 
 
-def shape_family(arch: ModelShape) -> str:
+def shape_family(shape: ModelShape) -> str:
     """A name for all checkpoints with the same shapes, e.g. "moe-hybrid-2048x40x256": width, layers, experts."""
-    experts = f"x{arch.experts}" if arch.experts else ""
-    return f"{arch.kind}-{arch.hidden}x{arch.layers.blocks}{experts}"
+    experts = f"x{shape.experts}" if shape.experts else ""
+    return f"{shape.kind}-{shape.hidden}x{shape.layers.blocks}{experts}"
 
 
 def _layers(checkpoint: Checkpoint) -> Layers:

@@ -79,7 +79,7 @@ class EngineSettings(NamedTuple):
 class Drafter(NamedTuple):
     """Facts about a checkpoint that produces draft tokens."""
 
-    arch: ModelShape | None = None
+    shape: ModelShape | None = None
     """Its shapes; None: layers as such drafters have them, or none of its own."""
     size: float | None = None
     """Bytes of its weights, if they are published and its shapes are not."""
@@ -108,7 +108,7 @@ class Predictor:
         self.checkpoint = checkpoint
         self._drafts = dict(drafts)
         self.measurements = measurements
-        self.arch: ModelShape = from_checkpoint(checkpoint)
+        self.shape: ModelShape = from_checkpoint(checkpoint)
         self._shapes: dict[RequantizedBits, ModelShape] = {}
         self.format = format_of(checkpoint)
         self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
@@ -118,7 +118,7 @@ class Predictor:
     def _shape(self, settings: EngineSettings) -> ModelShape:
         """The shapes as the build of these settings stores them."""
         if settings.requantized not in self._shapes:
-            self._shapes[settings.requantized] = self.arch.requantized(dict(settings.requantized))
+            self._shapes[settings.requantized] = self.shape.requantized(dict(settings.requantized))
         return self._shapes[settings.requantized]
 
     def _forget(self) -> None:
@@ -190,7 +190,7 @@ class Predictor:
         # The same bytes per step whether experts are split or distributed, so speed takes no `ep` (see `rates`).
         speed = {"ep": 1, "method": SPEED_METHODS.get(config.method, config.method)}
         return SpeedConfig(
-            arch=self._shape(settings),
+            shape=self._shape(settings),
             format=self.format,
             link=settings.link,
             kernel="marlin" if settings.marlin else "",
@@ -229,18 +229,18 @@ class Predictor:
         return MemoryConfig(
             context=context,
             concurrency=concurrency,
-            draft=drafter.arch,
+            draft=drafter.shape,
             draft_size=drafter.size,
             **self.config(split, settings).shared(),
         )
 
     def step(self, split: Split, settings: EngineSettings, context: int, concurrency: int) -> int:
         """Tokens of the largest prefill step."""
-        return step_tokens(self.arch, self.memory_config(split, settings, context, concurrency))
+        return step_tokens(self.shape, self.memory_config(split, settings, context, concurrency))
 
     def whole_block(self, split: Split, settings: EngineSettings) -> int:
         """Tokens that a prefill step has to have room for at least, 0 if there is no such thing."""
-        return whole_block(self.arch, self.memory_config(split, settings, context=1, concurrency=1))
+        return whole_block(self.shape, self.memory_config(split, settings, context=1, concurrency=1))
 
     def drafter(self, speculation: Speculation) -> Drafter:
         """The checkpoint that makes the drafts, if there is a separate one."""
@@ -256,7 +256,7 @@ class Predictor:
         """DSpark inside the checkpoint; nothing of its own is known if neither config nor publications have it there."""
         if self.checkpoint.dspark_block is None and not bundles(self.checkpoint.id, "dspark"):
             return Drafter()
-        return Drafter(size=bundled_draft_bytes(self.arch, known=self.checkpoint.weights_known))
+        return Drafter(size=bundled_draft_bytes(self.shape, known=self.checkpoint.weights_known))
 
     @property
     def drafts(self) -> Mapping[str, Checkpoint]:

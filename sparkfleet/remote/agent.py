@@ -50,11 +50,11 @@ class Runnable(Protocol):
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Its command."""
+        """The command."""
         ...
 
     def order(self, request: object) -> bytes:
-        """Its standard input for a request."""
+        """The standard input for a request."""
         ...
 
     def no_answer(self, node: str, output: str) -> NoAnswer:

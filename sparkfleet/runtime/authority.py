@@ -60,7 +60,7 @@ class FleetAuthority:
         self._certificate = _own(self._key)
 
     def pem(self) -> bytes:
-        """Its certificate, for those who trust it."""
+        """The certificate, for those who trust it."""
         return self._certificate.public_bytes(_PEM)
 
     def issue(

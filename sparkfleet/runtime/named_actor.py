@@ -24,7 +24,7 @@ class NamedActor:
         self._looking: asyncio.Task[Any] | None = None
 
     async def find(self) -> Any:
-        """Its handle. Callers set their time limit. Raises ValueError if there is no such actor."""
+        """The handle. Callers set their time limit. Raises ValueError if there is no such actor."""
         if self._looking is None or self._looking.done():
             look = asyncio.to_thread(ray.get_actor, self._name, namespace=self._namespace)
             self._looking = asyncio.create_task(look)

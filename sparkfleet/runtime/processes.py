@@ -33,12 +33,12 @@ class Process:
 
     @property
     def words(self) -> tuple[bytes, ...]:
-        """Its command line, word for word; one empty word if that cannot be read."""
+        """The command line, word for word; one empty word if that cannot be read."""
         return tuple(_read(self.pid, "cmdline").removesuffix(b"\0").split(b"\0"))
 
     @property
     def command(self) -> str:
-        """Its command line, shortened; its name if that cannot be read."""
+        """The command line, shortened; its name if that cannot be read."""
         line = b" ".join(self.words).strip().decode(errors="replace")
         return line[:_COMMAND_LENGTH] or self.name
 

@@ -56,7 +56,7 @@ MAX_FINDINGS = 100
 
 
 class NoFile(SpecError):
-    """There is no file of that name."""
+    """Error: no file has that name."""
 
 
 def load_inventory(path: AnyPath) -> Inventory:

@@ -23,7 +23,7 @@ STOP_S = 10.0
 
 
 async def run_copies(
-    fleet: StagingNodes, manifest: Manifest, revision: str, copies: Iterable[Copy]
+    staging: StagingNodes, manifest: Manifest, revision: str, copies: Iterable[Copy]
 ) -> tuple[dict[str, Arrived], list[NodeError]]:
     """Run copies, each as soon as its source is complete; returns results by target, and errors.
 
@@ -43,7 +43,7 @@ async def run_copies(
         ]
         try:
             async with _hold_all(locks):
-                arrived[copy.target] = await _copy(fleet, manifest, revision, copy)
+                arrived[copy.target] = await _copy(staging, manifest, revision, copy)
         except NodeError as error:
             failed.append(error)
         return arrived.get(copy.target)
@@ -68,16 +68,16 @@ async def _hold_all(locks: list[asyncio.Lock]) -> AsyncIterator[None]:
             lock.release()
 
 
-async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Copy) -> Arrived:
+async def _copy(staging: StagingNodes, manifest: Manifest, revision: str, copy: Copy) -> Arrived:
     if copy.route.over == "lan":
         text = f"{copy.source} and {copy.target} are not linked: copying over the LAN, which is slower."
-        fleet.notify("note", manifest.name, copy.target, text, copy.source)
+        staging.notify("note", manifest.name, copy.target, text, copy.source)
     secret = secrets.token_urlsafe(32)
-    async with _serving(fleet, manifest, copy, secret) as serving:
+    async with _serving(staging, manifest, copy, secret) as serving:
         request = FetchRequest(
             manifest=manifest,
             revision=revision,
-            cache=fleet.settings.cache_on(copy.target),
+            cache=staging.settings.cache_on(copy.target),
             sources=tuple(
                 From(
                     address=address,
@@ -88,22 +88,22 @@ async def _copy(fleet: StagingNodes, manifest: Manifest, revision: str, copy: Co
                 for (address, port), way in zip(serving.ends, copy.route.ways, strict=True)
             ),
             secret=secret,
-            streams=fleet.settings.streams,
-            reserve_bytes=fleet.settings.reserve_bytes,
+            streams=staging.settings.streams,
+            reserve_bytes=staging.settings.reserve_bytes,
         )
-        listener = fleet.listener(copy.route.over, manifest.name, copy.target, copy.source)
-        return await fleet.ask(copy.target, "rsync_fetch", request, Arrived, listener=listener)
+        listener = staging.listener(copy.route.over, manifest.name, copy.target, copy.source)
+        return await staging.ask(copy.target, "rsync_fetch", request, Arrived, listener=listener)
 
 
 @asynccontextmanager
 async def _serving(
-    fleet: StagingNodes, manifest: Manifest, copy: Copy, secret: str
+    staging: StagingNodes, manifest: Manifest, copy: Copy, secret: str
 ) -> AsyncIterator[Serving]:
     """While entered, the source serves the target."""
     request = ServeRequest(
         kind=manifest.kind,
         name=manifest.name,
-        cache=fleet.settings.cache_on(copy.source),
+        cache=staging.settings.cache_on(copy.source),
         listen=tuple(Listen(address=way.source_address, peer=way.target_address) for way in copy.route.ways),
         secret=secret,
         limit_s=SERVE_LIMIT_S,
@@ -114,7 +114,9 @@ async def _serving(
         if line.event == "result" and not ready.done():
             ready.set_result(line.value)
 
-    server = asyncio.ensure_future(fleet.ask(copy.source, "rsync_serve", request, Serving, listener=listener))
+    server = asyncio.ensure_future(
+        staging.ask(copy.source, "rsync_serve", request, Serving, listener=listener)
+    )
     try:
         await asyncio.wait((ready, server), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
@@ -126,7 +128,7 @@ async def _serving(
                 f"{copy.source}: the sender listens on {len(serving.ends)} addresses, not {len(copy.route.ways)}."
             )
         yield serving
-        await _stop(fleet, copy.source, serving.pid)
+        await _stop(staging, copy.source, serving.pid)
         await asyncio.wait((server,), timeout=STOP_S)  # if it were killed earlier, its files would stay
     finally:
         server.cancel()
@@ -134,7 +136,7 @@ async def _serving(
             await server
 
 
-async def _stop(fleet: StagingNodes, node: str, pid: int) -> None:
+async def _stop(staging: StagingNodes, node: str, pid: int) -> None:
     """Send SIGTERM to a sender, which then removes its files. If it does not end, it is killed with its command."""
     with suppress(NodeError):
-        await fleet.channels[node].run(("kill", "-TERM", str(pid)), timeout_s=STOP_S)
+        await staging.channels[node].run(("kill", "-TERM", str(pid)), timeout_s=STOP_S)

@@ -254,7 +254,7 @@ def _exact(outline: Outline, wanted: MetadataRequest) -> Checkpoint:
 
 
 def _estimated(outline: Outline, wanted: MetadataRequest, reason: SparkfleetError) -> Checkpoint | None:
-    """By the config alone; None if sizes do not follow from it."""
+    """Sizes by the config alone; None if they do not follow from it."""
     files = [file for file in outline.files if file.name != INDEX and not file.name.endswith(SUFFIXES)]
     try:
         found = read_outline(Outline(outline.directory, outline.commit, files), wanted, "the Hub")

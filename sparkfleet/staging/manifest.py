@@ -143,7 +143,7 @@ class StagingItem(Value):
 
     @property
     def title(self) -> str:
-        """Its name, with the revision if that is not main."""
+        """The name, with the revision if that is not main."""
         return f"{self.name}@{self.revision}" if self.revision != "main" else self.name
 
 

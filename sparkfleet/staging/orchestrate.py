@@ -86,9 +86,9 @@ def _with_directories(found: NodeScan, again: NodeScan | None) -> NodeScan:
 class _Stager:
     """Staging of one need."""
 
-    def __init__(self, inventory: Inventory, fleet: StagingNodes, need: Need) -> None:
+    def __init__(self, inventory: Inventory, staging: StagingNodes, need: Need) -> None:
         self._inventory = inventory
-        self._fleet = fleet
+        self._fleet = staging
         self._need = need
         self._name = need.wanted.name
         self._moved = 0

@@ -67,10 +67,10 @@ async def pin(
     return _first(tag, {node: pulled})
 
 
-async def _held(fleet: StagingNodes, need: Need) -> dict[str, ImageHeld]:
+async def _held(staging: StagingNodes, need: Need) -> dict[str, ImageHeld]:
     """Images on nodes under the tag, those of the nodes that run it first, in their order."""
-    nodes, needed = (*need.nodes, *fleet.channels), () if need.hub == "never" else need.nodes
-    seen = await fleet.images(nodes, ImageRequest(action="look", image=need.wanted.name), needed)
+    nodes, needed = (*need.nodes, *staging.channels), () if need.hub == "never" else need.nodes
+    seen = await staging.images(nodes, ImageRequest(action="look", image=need.wanted.name), needed)
     return {node: held for node, held in seen.items() if held.id}
 
 

@@ -22,26 +22,6 @@ from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.catalogue import MetricSpec
 from sparkfleet.telemetry.samples import Sample, SampleCollector, Samples
 
-PATHS = frozenset(
-    {
-        "/v1/audio/speech",
-        "/v1/audio/transcriptions",
-        "/v1/audio/translations",
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/embeddings",
-        "/v1/images/generations",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/v1/models",
-        "/v1/rerank",
-        "/v1/responses",
-        "/v1/score",
-    }
-)
-"""Paths with a label value of their own; a client cannot create new ones."""
-
-
 Metric = TypeVar("Metric", Counter, Gauge, Histogram)
 
 
@@ -188,11 +168,6 @@ def gauge(spec: MetricSpec, registry: CollectorRegistry) -> Gauge:
 def histogram(spec: MetricSpec, registry: CollectorRegistry) -> Histogram:
     """A histogram of the catalogue."""
     return Histogram(spec.family, spec.meaning, spec.labels, buckets=spec.buckets, registry=registry)
-
-
-def path_label(path: str) -> str:
-    """The path as a label: itself if it is a known one, else "other"."""
-    return path if path in PATHS else "other"
 
 
 def build_info(registry: CollectorRegistry) -> None:

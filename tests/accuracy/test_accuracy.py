@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.accuracy import accuracy
-from sparkfleet.accuracy.models import Declined, Stored, find_arch
+from sparkfleet.accuracy.models import Declined, Stored, find_shape
 from sparkfleet.accuracy.rows import METRICS, case_of, read_rows, source_of
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.measurements import architectures
@@ -72,7 +72,7 @@ def test_a_row_becomes_a_case() -> None:
     assert case.workload.content == "code"
     assert case.setup.link is not None
     assert case.source == "somebody/bench"
-    assert case.setup.arch.active == pytest.approx(25.6e9, rel=0.01)
+    assert case.setup.shape.active == pytest.approx(25.6e9, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_config_json_as_it_lies_beside_weights_is_the_same_as_its_summary() ->
 
 
 def _shapes(config: dict[str, object]) -> ModelShape:
-    return find_arch("a/b", {"a/b": config}, Stored("bf16"))
+    return find_shape("a/b", {"a/b": config}, Stored("bf16"))
 
 
 def test_medians_of_groups_do_not_pool_metrics(tmp_path: Path) -> None:

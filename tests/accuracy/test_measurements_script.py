@@ -52,3 +52,10 @@ def test_a_row_with_another_column_leaves_the_file_as_it_is(added):
     with pytest.raises(ValueError, match="odd"):
         added(last() | {"id": "new", "decode_tps_per_request": "1.25", "odd": "1"})
     assert script.TARGET.read_text() == before
+
+
+def test_a_figure_in_another_unit_is_named_and_leaves_the_file_as_it_is(added):
+    before = script.TARGET.read_text()
+    with pytest.raises(SystemExit, match=r"new: decode_tps_per_request is 48 ms/tok: expected .* tok/s"):
+        added(last() | {"id": "new", "decode_tps_per_request": "48 ms/tok"})
+    assert script.TARGET.read_text() == before

@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from sparkfleet.accuracy.accuracy import predict
-from sparkfleet.accuracy.models import QUANTISATIONS, Stored, entry_of, find_arch
+from sparkfleet.accuracy.models import QUANTISATIONS, Stored, entry_of, find_shape
 from sparkfleet.accuracy.rows import case_of
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
@@ -137,12 +137,12 @@ def test_a_config_has_one_shape(name: str) -> None:
     # Heads and towers are known of published checkpoints, and not by a config.
     beside = ("mtp", "vision")
     for format_name in QUANTISATIONS:
-        planned = Predictor(_from_config(name, format_name)).arch
-        found = find_arch(name, architectures(), Stored(format_name))
+        planned = Predictor(_from_config(name, format_name)).shape
+        found = find_shape(name, architectures(), Stored(format_name))
         for shape in (
-            lambda arch: (arch.layers, arch.hidden, arch.experts, arch.top_k),
-            lambda arch: [
-                (part.kind, part.params, part.active) for part in arch.parts if part.kind not in beside
+            lambda shape: (shape.layers, shape.hidden, shape.experts, shape.top_k),
+            lambda shape: [
+                (part.kind, part.params, part.active) for part in shape.parts if part.kind not in beside
             ],
         ):
             assert shape(found) == shape(planned), format_name
@@ -155,8 +155,8 @@ def test_a_config_of_parts_makes_no_checkpoint(name: str) -> None:
 
 
 def test_a_format_that_no_engine_of_ours_has_changes_bits_and_no_shapes() -> None:
-    plain = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("bf16"))
-    packed = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("q4_k"))
+    plain = find_shape("Qwen3.6-35B-A3B", architectures(), Stored("bf16"))
+    packed = find_shape("Qwen3.6-35B-A3B", architectures(), Stored("q4_k"))
     assert packed.layers == plain.layers
     assert [part.params for part in packed.parts] == [
         part.params for part in plain.parts if part.kind != "vision"

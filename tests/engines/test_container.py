@@ -24,9 +24,7 @@ COMMAND = RankCommand(
 
 
 def argv(command=COMMAND, **fields):
-    return run_argv(
-        command, ContainerOptions(**{"tool": "docker", "image": IMAGE, "identity": WHO, **fields})
-    )
+    return run_argv(command, ContainerOptions(**{"tool": "docker", "image": IMAGE, "labels": WHO, **fields}))
 
 
 def test_word_for_word():
@@ -165,8 +163,8 @@ def listed(tool, labels, **fields):
 def test_containers_are_found_by_their_labels(tool):
     rows = [listed(tool, OURS), listed(tool, {**OURS, "rank": "0"}, State="exited")]
     first, second = parse_containers("\n".join(rows) if tool == "docker" else f"[{', '.join(rows)}]")
-    assert (first.name, first.identity) == ("n", WHO)
-    assert second.identity.rank == 0
+    assert (first.name, first.labels) == ("n", WHO)
+    assert second.labels.rank == 0
 
 
 PODMAN_4_3 = """[
@@ -196,7 +194,7 @@ PODMAN_4_3 = """[
 
 def test_the_output_of_a_real_podman():
     (one,) = parse_containers(PODMAN_4_3)
-    assert one.name == one.identity.container_name
+    assert one.name == one.labels.container_name
     assert parse_containers("[]\n") == ()
 
 

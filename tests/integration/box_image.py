@@ -14,7 +14,7 @@ from pathlib import Path
 import known_models
 import pytest
 
-from sparkfleet.lab.inside.simulated_state import REAL
+from sparkfleet.lab.inside.node_settings import REAL
 
 NAME = "localhost/sparkfleet-test-vllm-cpu"
 """The engine in an image is recognised by the image's name if nothing else is known of it."""

@@ -12,10 +12,10 @@ from sparkfleet.hostfacts.kernel_log import ReadKernelLog
 from sparkfleet.lab.inside import ethernet, netdevs, pci, rdma, sysfs, system
 from sparkfleet.lab.inside import nvidia_smi as smi
 from sparkfleet.lab.inside.netdevs import SimulatedNetdev, gid_table
-from sparkfleet.lab.inside.simulated_state import NETDEVS, SimulatedState
+from sparkfleet.lab.inside.node_settings import NETDEVS, NodeSettings
 from sparkfleet.lab.meminfo import meminfo
 
-Command = Callable[[list[str], SimulatedState], int]
+Command = Callable[[list[str], NodeSettings], int]
 MAC = "4c:bb:47:01:01:19"
 
 
@@ -35,7 +35,7 @@ def _spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(command: Command, *argv: str, capsys: pytest.CaptureFixture[str], **settings: str) -> str:
-    assert command(["x", *argv], SimulatedState(settings)) == 0
+    assert command(["x", *argv], NodeSettings(settings)) == 0
     return capsys.readouterr().out
 
 
@@ -111,9 +111,9 @@ def test_nvidia_smi_answers_in_the_order_of_the_fields(capsys: pytest.CaptureFix
 
 
 def test_nvidia_smi_refuses_as_the_real_one_does(capsys: pytest.CaptureFixture[str]) -> None:
-    assert smi.nvidia_smi(["x", "--query-gpu=bogus", "--format=csv"], SimulatedState({})) == 2
+    assert smi.nvidia_smi(["x", "--query-gpu=bogus", "--format=csv"], NodeSettings({})) == 2
     assert 'Field "bogus" is not a valid field to query.' in capsys.readouterr().out
-    assert smi.nvidia_smi(["x"], SimulatedState({"gpu": "missing"})) == 6
+    assert smi.nvidia_smi(["x"], NodeSettings({"gpu": "missing"})) == 6
     assert capsys.readouterr().out == "No devices were found\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.accuracy.models import Stored, find_arch
+from sparkfleet.accuracy.models import Stored, find_shape
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
@@ -22,8 +22,8 @@ HERE = Workload(prompt=2048, generate=128)
 
 @pytest.fixture
 def model() -> LatencyModel:
-    arch = find_arch("Qwen/Qwen3.6-27B-FP8", architectures(), Stored("fp8"))
-    return model_of(SpeedConfig(arch=arch, engine="sglang", format="fp8"), factors())
+    shape = find_shape("Qwen/Qwen3.6-27B-FP8", architectures(), Stored("fp8"))
+    return model_of(SpeedConfig(shape=shape, engine="sglang", format="fp8"), factors())
 
 
 def test_without_measurements_it_is_the_prediction(model: LatencyModel) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.accuracy.models import Stored, find_arch
+from sparkfleet.accuracy.models import Stored, find_shape
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.memory.demand import demand
@@ -13,8 +13,8 @@ from sparkfleet.perf.model_shape import ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.prediction import MemoryUse
 
 
-def arch(name: str) -> ModelShape:
-    return find_arch(name, architectures(), Stored("bf16"))
+def shape(name: str) -> ModelShape:
+    return find_shape(name, architectures(), Stored("bf16"))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def arch(name: str) -> ModelShape:
     ],
 )
 def test_parameters_are_as_published(name: str, total: float, active: float) -> None:
-    found = arch(name)
+    found = shape(name)
     assert _text(found) / 1e9 == pytest.approx(total, rel=0.02)
     assert found.active / 1e9 == pytest.approx(active, rel=0.06)
 
@@ -45,14 +45,14 @@ def _text(found: ModelShape) -> float:
 
 
 def test_a_stored_size_tells_how_the_attention_is_stored() -> None:
-    found = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("nvfp4", total_bytes=23.6e9))
+    found = find_shape("Qwen3.6-35B-A3B", architectures(), Stored("nvfp4", total_bytes=23.6e9))
     assert found.bytes == pytest.approx(23.6e9, rel=0.01)
     attention, experts = found.part("attention"), found.part("experts")
     assert attention is not None
     assert experts is not None
     assert 8.0 < attention.bits < 12.0
     assert experts.bits == 4.5
-    absurd = find_arch("Qwen3.6-35B-A3B", architectures(), Stored("nvfp4", total_bytes=500e9))
+    absurd = find_shape("Qwen3.6-35B-A3B", architectures(), Stored("nvfp4", total_bytes=500e9))
     assert absurd.bytes < 30e9
 
 
@@ -76,7 +76,7 @@ def test_counts_alone_give_sensible_shapes() -> None:
     ],
 )
 def test_siblings_share_a_family(published: str, family: str) -> None:
-    assert arch(published).family == family
+    assert shape(published).family == family
 
 
 @pytest.mark.parametrize(
@@ -94,28 +94,28 @@ def test_siblings_share_a_family(published: str, family: str) -> None:
     ],
 )
 def test_layers_have_experts_or_none(name: str, moe: int, dense: int) -> None:
-    found = arch(name).layers
+    found = shape(name).layers
     assert (found.moe, found.mlp) == (moe, dense)
 
 
 def test_a_latent_costs_a_prefill_what_is_computed_from_it() -> None:
     """Per head 192 elements of a key and 128 of a value (DeepSeek-V2, arXiv 2405.04434; vLLM 0.32, mla_attention.py)."""
-    assert arch("deepseek-ai/DeepSeek-V3").layers.head_flops == 2 * 128 * (192 + 128) * 61
-    assert arch("moonshotai/Kimi-K2-Instruct").layers.head_flops == 2 * 64 * (192 + 128) * 61
+    assert shape("deepseek-ai/DeepSeek-V3").layers.head_flops == 2 * 128 * (192 + 128) * 61
+    assert shape("moonshotai/Kimi-K2-Instruct").layers.head_flops == 2 * 64 * (192 + 128) * 61
 
 
 def test_sparse_attention_reads_the_latents_that_its_index_picks() -> None:
     """576 elements against a query and 512 into the answer (vLLM 0.32, flashmla_sparse.py); the index looks at all."""
-    found = arch("deepseek-ai/DeepSeek-V3.2").layers
+    found = shape("deepseek-ai/DeepSeek-V3.2").layers
     assert found.window == 2048
     assert found.window_flops == 2 * 128 * (576 + 512) * 61
     assert found.head_flops == 2 * 64 * 128 * 61
-    assert arch("zai-org/GLM-5.2").layers.head_flops == 2 * 32 * 128 * 78  # 32 heads of its index, not 64
+    assert shape("zai-org/GLM-5.2").layers.head_flops == 2 * 32 * 128 * 78  # 32 heads of its index, not 64
 
 
 def test_index_keys_are_pooled() -> None:
     """GLM-5.3-Flash keeps one for four tokens, in the eleven of its 45 layers that attend."""
-    found = arch("zai-org/GLM-5.3-Flash").layers
+    found = shape("zai-org/GLM-5.3-Flash").layers
     assert found.full == 11
     assert found.kv_elements == 11 * (512 + 128 / 4)
     assert found.read_elements == 11 * 128 / 4

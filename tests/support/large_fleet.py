@@ -8,10 +8,11 @@ from controller_world import World
 from observed_values import NODE, predicted
 
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.gateway.access.allowed_paths import POSTED, path_label
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.network.rdma import ReadRdmaCounters
 from sparkfleet.telemetry.catalogue import PLACES, START_PHASES, WAITING
-from sparkfleet.telemetry.metrics import PATHS, GatewayMetrics, path_label
+from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.telemetry.node_readings import RESOURCES
 from sparkfleet.telemetry.samples import sample
 
@@ -100,7 +101,7 @@ def _past(world: World, name: str) -> None:
     metrics.canary_failures.labels(name).inc()
 
 
-def busy_gateway(models: Iterable[str], keys: int, paths: Iterable[str] = PATHS) -> GatewayMetrics:
+def busy_gateway(models: Iterable[str], keys: int, paths: Iterable[str] = POSTED) -> GatewayMetrics:
     """A gateway's counters after weeks: every model on some paths with every status, and every key on every model."""
     metrics, models = GatewayMetrics(), tuple(models)
     metrics.show(lambda: [sample(WAITING, name, value=2) for name in models])

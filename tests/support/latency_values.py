@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.accuracy.models import Stored, find_arch
+from sparkfleet.accuracy.models import Stored, find_shape
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.published.factors import factors
@@ -13,10 +13,10 @@ from sparkfleet.perf.workload import Workload
 
 
 def setup(name: str, format_: str, **more: object) -> SpeedConfig:
-    arch = find_arch(name, architectures(), Stored(format_))
+    shape = find_shape(name, architectures(), Stored(format_))
     tp = more.get("tp", 1)
     link = more.pop("link", physics().links["qsfp200"] if tp != 1 else None)
-    return SpeedConfig(arch=arch, format=format_, link=link, **{"engine": "vllm", **more})
+    return SpeedConfig(shape=shape, format=format_, link=link, **{"engine": "vllm", **more})
 
 
 def predict(name: str, format_: str, work: Workload, **more: object) -> Rates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkfleet.accuracy.models import Size, Stored, find_arch
+from sparkfleet.accuracy.models import Size, Stored, find_shape
 from sparkfleet.errors import Infeasible
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.perf.memory.demand import NodeMemory
@@ -27,16 +27,16 @@ def model(
     """A model's decoder by its name; a published size is that of the decoder alone."""
     if total is None and gb is not None:
         total = 2 * gb  # of models whose config cannot be read: as many as that size has in four bits
-    found = find_arch(name, architectures(), Stored(format_), Size(total, active))
+    found = find_shape(name, architectures(), Stored(format_), Size(total, active))
     decoder = tuple(part for part in found.parts if part.kind not in BESIDE)
     stored = found.model_copy(update={"parts": decoder})
     return sized(stored, gb) if gb else stored
 
 
-def sized(arch: ModelShape, gb: float) -> ModelShape:
-    scale = gb * 1e9 / arch.bytes
-    parts = tuple(part.model_copy(update={"bits": part.bits * scale}) for part in arch.parts)
-    return arch.model_copy(update={"parts": parts})
+def sized(shape: ModelShape, gb: float) -> ModelShape:
+    scale = gb * 1e9 / shape.bytes
+    parts = tuple(part.model_copy(update={"bits": part.bits * scale}) for part in shape.parts)
+    return shape.model_copy(update={"parts": parts})
 
 
 def plan_on(spec, nodes, links=()):

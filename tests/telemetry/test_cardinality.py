@@ -10,7 +10,7 @@ from large_fleet import busy_gateway, large_fleet
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparkfleet.telemetry.metrics import PATHS
+from sparkfleet.gateway.access.allowed_paths import POSTED
 
 PER_GROUP = 240
 """Half of them the phases of a start: a histogram of 18 series for each."""
@@ -54,8 +54,8 @@ def test_the_gateways_page_grows_with_models_and_three_series_for_a_key_of_each(
     "path", ["/v1/chat/completions/../x", "/wp-admin", "/v1/models/a\nb", "/" + "x" * 9000]
 )
 def test_paths_of_a_client_make_no_series(path):
-    known = series(busy_gateway(["m"], 1, [*PATHS, "/other"]).registry)
-    assert series(busy_gateway(["m"], 1, [*PATHS, "/other", path]).registry) == known
+    known = series(busy_gateway(["m"], 1, [*POSTED, "/other"]).registry)
+    assert series(busy_gateway(["m"], 1, [*POSTED, "/other", path]).registry) == known
 
 
 @pytest.mark.full

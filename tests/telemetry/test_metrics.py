@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet import __version__
 from sparkfleet.telemetry.catalogue import ITL
-from sparkfleet.telemetry.metrics import PATHS, GatewayMetrics, path_label
+from sparkfleet.telemetry.metrics import GatewayMetrics
 
 
 def test_two_of_a_kind_live_in_one_process() -> None:
@@ -28,13 +28,6 @@ def test_the_buckets_go_from_a_millisecond_to_two_minutes(name: str) -> None:
     bounds = [float(s.labels["le"]) for s in families[name].samples if s.name.endswith("_bucket")]
     assert (bounds[0], bounds[-2], bounds[-1]) == (0.001, 120.0, float("inf"))
     assert bounds == sorted(bounds)
-
-
-def test_paths_are_labels_only_where_they_are_known() -> None:
-    assert all(path_label(path) == path for path in PATHS)
-    assert {path_label(path) for path in ("/v1/x", "/v1/models/tiny", "", "/v1/chat/completions/")} == {
-        "other"
-    }
 
 
 def test_times_between_tokens_are_exposed_as_by_the_librarys_histogram():

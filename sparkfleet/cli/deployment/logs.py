@@ -50,8 +50,8 @@ def logs(  # noqa: PLR0917  # its parameters are the command line's
     return run(_logs(open_session(inventory), which, follow=follow, tail=tail))
 
 
-async def _logs(session: Session, which: LoggedRank, *, follow: bool, tail: int) -> int:
+async def _logs(session: Session, logged: LoggedRank, *, follow: bool, tail: int) -> int:
     output = RawOutput()
-    async for text in rank_log(session, which, tail=tail, follow=follow):
+    async for text in rank_log(session, logged, tail=tail, follow=follow):
         output.write(text)
     return Exit.DONE

@@ -31,9 +31,9 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.rails import (
     Helpers,
     RailsPlan,
+    all_helpers,
     find_helpers,
     measure_rails,
-    permitted,
     plan_rails,
     set_rails,
 )
@@ -91,7 +91,7 @@ async def _apply(session: Session, yes: bool, rollback_s: int) -> int:
         return Exit.DONE
     found = await find_helpers(session.channels)
     _show(planned, found)
-    helpers = permitted(found)
+    helpers = all_helpers(found)
     confirm(
         f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
         yes,

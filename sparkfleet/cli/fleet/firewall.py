@@ -25,8 +25,8 @@ from sparkfleet.fabric.firewall import rules
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.firewall import (
     FirewallPlan,
-    able,
     closed_now,
+    firewall_helpers,
     load_firewall,
     loaded,
     not_permitted,
@@ -92,7 +92,7 @@ async def _firewall(session: Session, wish: FirewallWish) -> int:
         await _show(channels, plan)
     if not plan.pending or not (wish.apply or wish.remove):
         return Exit.PENDING if plan.pending else Exit.DONE
-    helpers = able(plan, remove=wish.remove)
+    helpers = firewall_helpers(plan, remove=wish.remove)
     confirm(f"Apply? It is undone unless every node can be reached within {wish.rollback_s} s.", wish.yes)
     changed = await load_firewall(inventory, plan, helpers, channels, wish.rollback_s)
     console.print(f"Kept: every node can be reached. {', '.join(changed)} changed.")

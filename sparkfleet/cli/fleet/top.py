@@ -61,7 +61,7 @@ class SessionPages:
             yield rest
 
     async def events(self, deployment: str) -> Sequence[str]:
-        """Its last events, oldest first."""
+        """The last events, oldest first."""
         described = await describe_deployment(self._session, deployment)
         return tuple(event_line(event).plain for event in described.events)
 

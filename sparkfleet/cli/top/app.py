@@ -46,7 +46,7 @@ class Pages(Protocol):
         ...
 
     async def events(self, deployment: str) -> Sequence[str]:
-        """Its last events, oldest first."""
+        """The last events, oldest first."""
         ...
 
     async def reasons(self, deployment: str) -> Sequence[str]:

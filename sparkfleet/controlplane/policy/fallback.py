@@ -82,12 +82,12 @@ class FallbackCase:
 
     @property
     def group(self) -> GroupKey:
-        """Its key."""
+        """The key."""
         return self.app.group
 
     @property
     def standing(self) -> Standing:
-        """Its position on its ladder."""
+        """The position on its ladder."""
         return self.state.standing(self.group)
 
 

@@ -82,7 +82,7 @@ def _is_crowded_out(state: FleetState, group: GroupKey) -> bool:
 
 
 def _fallen(standing: Standing, report: GroupReport, now: Now) -> Standing:
-    """Its position with one failure more, by memory if that was the cause, and without those that no longer count."""
+    """The position with one failure more, by memory if that was the cause, and without those that no longer count."""
     falls = (*(at for at in standing.falls if now.unix - BREAKER_S < at <= now.unix), now.unix)
     starved = tuple(at for at in standing.starved if now.unix - STARVED_S < at <= now.unix)
     if report.diagnosis is not None and report.diagnosis.cause is Cause.MEMORY:

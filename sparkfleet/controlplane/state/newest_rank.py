@@ -14,7 +14,7 @@ def newest_rank(
     rank: int,
     generation: int | None = None,
 ) -> RankReport:
-    """That rank of this replica, or of the first one with a log, and of this generation, or of its newest one with a log.
+    """The rank of this replica, or of the first one with a log, and of this generation, or of its newest one with a log.
 
     The numbers of replicas that are left after a change of their number need not begin with 0.
 

@@ -73,7 +73,7 @@ def page_view(
 
 
 def _stopped(status: FleetStatus, stopped: Collection[Desired]) -> tuple[StoppedView, ...]:
-    """Those of which nothing runs any more."""
+    """Deployments of which nothing runs any more."""
     present = {one.name for one in status.deployments}
     return tuple(
         StoppedView(name=one.name, generation=one.generation, nodes=tuple(sorted(planned_nodes(one))))

@@ -337,7 +337,7 @@ class FakeEngine:
 
 
 async def _alone() -> None:
-    """Does not wait: a group of one rank has no peers."""
+    """Stands in for the wait for peers: a group of one rank has none."""
 
 
 async def _sleep_until(due: float) -> None:

@@ -117,7 +117,7 @@ async def _remove(head: Channel, host: ObserveHost) -> None:
 
 
 async def _list(head: Channel, host: ObserveHost) -> list[str]:
-    """Those of the containers that are on the head, whether they run or not."""
+    """The containers that are on the head, whether they run or not."""
     listed = await _run(head, (host.tool, "ps", "--all", "--format", "{{.Names}}"))
     return sorted({host.name(part) for part in PARTS} & set(listed.split()))
 

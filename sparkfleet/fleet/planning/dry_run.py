@@ -156,7 +156,7 @@ def _run(
     options = ContainerOptions(
         tool="docker",
         image=candidate.image or "",
-        identity=RankLabels(
+        labels=RankLabels(
             fleet="FLEET", deployment=name, generation=GENERATION, group=number, rank=context.rank
         ),
         gpu=candidate.device == "cuda",

@@ -51,7 +51,7 @@ def plans_with_fewer_bits(made: Replanning) -> dict[str, tuple[FewerBits, ...]]:
 
 
 def _best(options: Iterable[FewerBits]) -> tuple[FewerBits, ...]:
-    """Those that are served, the fastest first; without any, the others, the smallest first."""
+    """The options that can be served, the fastest first; without any, the others, the smallest first."""
     found = list(options)
     served = sorted((one for one in found if one.rung), key=lambda one: -one.tps)
     return tuple(served or sorted(found, key=lambda one: one.bytes_on_disk))

@@ -52,7 +52,7 @@ class Host(NamedTuple):
 
     @property
     def where(self) -> tuple[str, int]:
-        """Its address and port."""
+        """The address and port."""
         return self.address, self.port
 
 

@@ -17,7 +17,7 @@ from sparkfleet.fabric.firewall import (
     is_loaded,
     rails_of,
 )
-from sparkfleet.fleet.setup.rails import Helpers, find_helpers, permitted, reopener, undone
+from sparkfleet.fleet.setup.rails import Helpers, all_helpers, find_helpers, reopener, undone_error
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.remote.channel import Channel
 from sparkfleet.specs.inventory import Inventory
@@ -70,14 +70,14 @@ async def _requests(
     return {node: firewall_request(inventory, node, known, opened) for node in channels}
 
 
-def able(plan: FirewallPlan, *, remove: bool) -> dict[str, Helper]:
+def firewall_helpers(plan: FirewallPlan, *, remove: bool) -> dict[str, Helper]:
     """The helpers of all nodes.
 
     Raises:
         NotPermitted: sparkfleet may not change a node.
         SparkfleetError: a node has no nftables, which rules need.
     """
-    granted = permitted(plan.helpers)
+    granted = all_helpers(plan.helpers)
     if without := [node for node, helper in granted.items() if not (helper.nft or remove)]:
         raise SparkfleetError(
             f"{', '.join(without)}: nftables are not installed.",
@@ -112,7 +112,7 @@ async def load_firewall(
         rollback_s=rollback_s,
     )
     if not done.kept:
-        raise undone(
+        raise undone_error(
             done,
             means="The nodes have their previous rules.",
             do="Check that each node can be reached, then try again.",

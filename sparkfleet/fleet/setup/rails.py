@@ -59,7 +59,7 @@ async def find_helpers(channels: Mapping[str, Channel]) -> Helpers:
     return dict(zip(channels, found, strict=True))
 
 
-def permitted(helpers: Helpers) -> dict[str, Helper]:
+def all_helpers(helpers: Helpers) -> dict[str, Helper]:
     """The helpers of all nodes. Raises NotPermitted, with the commands for every node that lacks one."""
     if missing := [one for one in helpers.values() if isinstance(one, NotPermitted)]:
         raise _together(missing)
@@ -77,7 +77,7 @@ async def set_rails(
     reopen = reopener(session.inventory)
     applied = await apply_plan(plan, helpers, session.channels, reopen, rollback_s=rollback_s)
     if not applied.kept:
-        raise undone(
+        raise undone_error(
             applied,
             means="The rails have their previous addresses.",
             do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
@@ -93,7 +93,7 @@ def reopener(inventory: Inventory) -> Reopen:
     return reopen
 
 
-def undone(outcome: FabricOutcome, *, means: str, do: str) -> SparkfleetError:
+def undone_error(outcome: FabricOutcome, *, means: str, do: str) -> SparkfleetError:
     """The error of a change that was reverted."""
     return SparkfleetError("The change was undone.\n" + "\n".join(outcome.problems), means=means, do=do)
 

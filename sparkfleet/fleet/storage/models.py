@@ -83,7 +83,7 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
 
 
 def removable(row: ModelRow) -> dict[str, HeldVersion]:
-    """Of a model of the Hub every copy; of a directory, which is its owner's, the interrupted ones. By node."""
+    """Copies by node: of a model of the Hub all; of a directory, which is its owner's, the interrupted ones."""
     return {node: held for node, held in row[1].items() if held.kind == "hub" or held.is_interrupted}
 
 
@@ -91,17 +91,17 @@ async def remove_models(
     session: Session, rows: Sequence[ModelRow], on_event: OnEvent
 ) -> tuple[RemovedModel, ...]:
     """Remove versions of models from the nodes that have them."""
-    fleet = await staging_nodes(session, on_event)
-    return tuple([await _remove(fleet, held, nodes) for held, nodes in rows])
+    staging = await staging_nodes(session, on_event)
+    return tuple([await _remove(staging, held, nodes) for held, nodes in rows])
 
 
-async def _remove(fleet: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
+async def _remove(staging: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
     freed = {}
     for node in nodes:
         request = RemoveRequest(
-            name=held.name, commit=held.commit, cache=fleet.settings.cache_on(node), kind=held.kind
+            name=held.name, commit=held.commit, cache=staging.settings.cache_on(node), kind=held.kind
         )
-        freed[node] = (await fleet.ask(node, "remove", request, Removed)).freed_bytes
+        freed[node] = (await staging.ask(node, "remove", request, Removed)).freed_bytes
     return RemovedModel(held.name, held.commit, freed)
 
 

@@ -45,8 +45,8 @@ async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) 
             digest for text in used_texts(await client.fleet()) for digest in _DIGEST.findall(text)
         )
     models = await unused_models(session, keep, on_event)
-    fleet = await staging_nodes(session, on_event)
-    held = await fleet.staged_images(dict.fromkeys(session.channels, ()), needed=())
+    staging = await staging_nodes(session, on_event)
+    held = await staging.staged_images(dict.fromkeys(session.channels, ()), needed=())
     unused = {
         node: tuple(image for image in one.images if image.digest not in used) for node, one in held.items()
     }
@@ -60,5 +60,5 @@ async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent) 
     """
     models = await remove_models(session, surplus.models, on_event)
     digests = {node: [image.digest for image in images] for node, images in surplus.images.items()}
-    fleet = await staging_nodes(session, on_event)
-    return Pruned(models, await fleet.staged_images(digests, needed=digests))
+    staging = await staging_nodes(session, on_event)
+    return Pruned(models, await staging.staged_images(digests, needed=digests))

@@ -9,24 +9,42 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+MODELS = "/v1/models"
+"""Path that the gateway answers itself."""
+POSTED = frozenset(
+    {
+        # OpenAI
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/v1/moderations",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+        "/v1/audio/speech",
+        "/v1/images/generations",
+        "/v1/images/edits",
+        "/v1/images/variations",
+        # Anthropic
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        # Cohere's and Jina's clients, and what vLLM and SGLang share beside
+        "/v1/rerank",
+        "/v1/score",
+        "/v1/classify",
+        "/v1/pooling",
+        "/v1/tokenize",
+        "/v1/detokenize",
+    }
+)
+"""Paths of requests to models. Each is a value of the label `path` in metrics."""
 _MAKE = ("POST",)
 _ID = r"[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*"
-_ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
-    # OpenAI
-    (r"/v1/(?:chat/)?completions", _MAKE),
-    (r"/v1/responses", _MAKE),
-    (rf"/v1/responses/{_ID}", ("GET", "DELETE")),
-    (rf"/v1/responses/{_ID}/cancel", _MAKE),
-    (rf"/v1/responses/{_ID}/input_items", ("GET",)),
-    (r"/v1/(?:embeddings|moderations)", _MAKE),
-    (r"/v1/audio/(?:transcriptions|translations|speech)", _MAKE),
-    (r"/v1/images/(?:generations|edits|variations)", _MAKE),
-    # Anthropic
-    (r"/v1/messages(?:/count_tokens)?", _MAKE),
-    # Cohere's and Jina's clients, and what vLLM and SGLang share beside
-    (r"/v1/(?:rerank|score|classify|pooling|tokenize|detokenize)", _MAKE),
+_WITH_ID: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+    (re.compile(rf"/v1/responses/{_ID}"), ("GET", "DELETE")),
+    (re.compile(rf"/v1/responses/{_ID}/cancel"), _MAKE),
+    (re.compile(rf"/v1/responses/{_ID}/input_items"), ("GET",)),
 )
-_PATTERNS = tuple((re.compile(pattern), methods) for pattern, methods in _ALLOWED)
 _EVERY = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -36,10 +54,17 @@ def allowed_methods(path: str, named: Iterable[str] = ()) -> tuple[str, ...]:
     Args:
         named: paths that deployments name; one that ends in `/*` also covers all below it.
     """
-    for pattern, methods in _PATTERNS:
+    if path in POSTED:
+        return _MAKE
+    for pattern, methods in _WITH_ID:
         if pattern.fullmatch(path):
             return methods
     return _EVERY if is_named(path, named) else ()
+
+
+def path_label(path: str) -> str:
+    """The path as a label of metrics: itself if it is a known one, else "other". A client cannot make new ones."""
+    return path if path in POSTED or path == MODELS else "other"
 
 
 def is_named(path: str, named: Iterable[str]) -> bool:

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from sparkfleet.gateway.access.allowed_paths import path_label
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.exchange import EngineExchange
 from sparkfleet.gateway.engine.usage import Usage, UsageMeter
 from sparkfleet.gateway.routing_table import KeyEntry
-from sparkfleet.telemetry.metrics import GatewayMetrics, path_label
+from sparkfleet.telemetry.metrics import GatewayMetrics
 
 CLIENT_GONE = 499
 """Status that is counted if the client was gone before the answer (nginx's convention)."""

@@ -67,7 +67,7 @@ class EngineConnection(asyncio.Protocol):
 
     @property
     def transport(self) -> asyncio.Transport:
-        """Its transport."""
+        """The transport."""
         return self._transport
 
     @property

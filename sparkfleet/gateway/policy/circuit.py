@@ -43,7 +43,7 @@ class Circuit(NamedTuple):
             return self
         return self._replace(until=now + OPEN_S, first=self.first or number, probe=number)
 
-    def left_by(self, number: int, now: float) -> Circuit:
+    def after_end_of(self, number: int, now: float) -> Circuit:
         """The circuit after a request ended. If it was the probe and brought no verdict, the next one is the probe."""
         return self._replace(until=now) if number and number == self.probe else self
 

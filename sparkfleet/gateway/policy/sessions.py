@@ -39,7 +39,7 @@ class Sessions:
         self._places: OrderedDict[str, SessionPlace] = OrderedDict()
 
     def place(self, session: str) -> SessionPlace | None:
-        """Its last place; None if that is not known, or it has no name."""
+        """The last place; None if that is not known, or it has no name."""
         return self._places.get(session) if session else None
 
     def note(self, session: str, app: str, prompt_tokens: int) -> None:

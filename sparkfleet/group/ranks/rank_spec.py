@@ -212,7 +212,7 @@ def _container(
         image=container.image,
         origin=launch.candidate.image or "",
         gpu=launch.candidate.device == "cuda",
-        identity=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
+        labels=RankLabels(**id_.model_dump(exclude={"replica"}), group=id_.replica),
         rdma=_rdma(launch, context),
         logs_in=launch.candidate.engine == "trtllm" and len(launch.placements) > 1,
         files_dir=context.files_dir,

@@ -55,13 +55,13 @@ class Netdev(Value):
 
     @property
     def ipv4(self) -> tuple[IPv4Interface, ...]:
-        """Its IPv4 addresses that other nodes can use, without link-local ones."""
+        """The IPv4 addresses that other nodes can use, without link-local ones."""
         found = (address.interface for address in self.addresses)
         return tuple(one for one in found if isinstance(one, IPv4Interface) and not one.ip.is_link_local)
 
     @property
     def link_local(self) -> tuple[str, ...]:
-        """Its `fe80::…` addresses, without prefix length."""
+        """The `fe80::…` addresses, without prefix length."""
         found = (address.interface.ip for address in self.addresses)
         return tuple(str(ip) for ip in found if isinstance(ip, IPv6Address) and ip.is_link_local)
 

@@ -32,7 +32,7 @@ class ReadRdmaLinks(Fact[tuple[RdmaLink, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[RdmaLink, ...]:
-        """Its rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
+        """The rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
         rows = _rows(
             rf"link ({_NAME})/([0-9]{{1,3}}) (?:subnet_prefix \S+ )?(?:lid \S+ .*?)?state (\w+)"
             rf"(?: physical_state \w+)?(?: netdev ({_NAME}))?.*",
@@ -58,7 +58,7 @@ class ReadIbdev2netdev(Fact[tuple[RdmaLink, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[RdmaLink, ...]:
-        """Its rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
+        """The rows, in order of device; empty output is a machine without RDMA. Raises FactError for other text."""
         form = rf"({_NAME}) port ([0-9]{{1,3}}) ==> ({_NAME}) \((Up|Down)\)"
         return _sorted(
             RdmaLink(device=row[1], port=int(row[2]), netdev=row[3], active=row[4] == "Up", state=row[4])
@@ -90,7 +90,7 @@ class ReadRdmaDevices(Fact[tuple[RdmaDevice, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[RdmaDevice, ...]:
-        """Its blocks, in order of device; "No IB devices found" is none. Raises FactError for other text."""
+        """The blocks, in order of device; "No IB devices found" is none. Raises FactError for other text."""
         if not output.strip() or "No IB devices found" in output:
             return ()
         blocks = re.split(r"^hca_id:", output, flags=re.MULTILINE)[1:]
@@ -143,7 +143,7 @@ class ReadGids(Fact[tuple[Gid, ...]]):
 
     @staticmethod
     def parse(output: str) -> tuple[Gid, ...]:
-        """Its rows. Raises FactError for text that is no such table."""
+        """The rows. Raises FactError for text that is no such table."""
         if not re.search(r"^DEV\s+PORT\s+INDEX\s+GID", output, re.MULTILINE):
             raise unexpected_output("GIDs", output)
         form = rf"({_NAME})\s+([0-9]{{1,3}})\s+([0-9]{{1,4}})\s+([0-9a-f:]{{2,39}})\s+(?:([0-9.]+)\s+)?v([12])\s+({_NAME})"

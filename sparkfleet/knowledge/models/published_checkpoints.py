@@ -84,7 +84,7 @@ class PublishedCheckpoint(Value):
     mtp: Annotated[int, Field(ge=0)] | None = None
     """Layers of multi-token prediction in the files; None: not known."""
     certainty: Literal["read", "computed", "inferred"] | None = None
-    """Of `bits`."""
+    """Of `bits`, for those who correct an entry: no plan depends on it."""
     sources: Sources
     date: Date
 

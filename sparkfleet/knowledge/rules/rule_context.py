@@ -7,10 +7,10 @@ A planner fills in its decisions and its input; a node check adds readings of th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator
 
@@ -43,6 +43,7 @@ Flags = Annotated[tuple[str, ...] | None, FactKind.OPTIONS]
 Environment = Annotated[tuple[tuple[str, str], ...] | None, FactKind.OPTIONS, BeforeValidator(_pairs)]
 
 TopologyName = Literal["none", "direct", "ring", "switch"]
+Feature = Literal["moe", "gdn", "mamba", "hybrid", "mla", "sliding", "vision", "nvfp4_head"]
 
 
 class RuleContext(Value):
@@ -72,11 +73,12 @@ class RuleContext(Value):
     loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
     """Support for this architecture in the engine's release (`knowledge/engines/engine_models.py`)."""
     quant: Text = None
-    """nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, nf4, bnb-int8, bf16 …"""
+    """Format of most quantised weights: nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, nf4, bnb-int8, bf16 …; "fp8" of FP8 with MXFP4
+    experts, too, which images.yaml and plans name "fp8+mxfp4-experts"."""
     quant_method: Text = None
     """fp8, compressed-tensors, modelopt …, as its config declares it; undeclared: none, or only its name is known."""
-    features: Names = None
-    """Of its architecture: moe, gdn, mamba, mla, sliding, vision, hybrid."""
+    features: Annotated[tuple[Feature, ...] | None, FactKind.SET] = None
+    """Of its architecture, and `nvfp4_head`: its output head is quantised, too."""
     advisories: Names = None
     """Ids of the security advisories that affect the engine's version."""
     weight_gb: Number = None
@@ -266,3 +268,17 @@ def _kinds() -> dict[str, FactKind]:
 
 FACTS: Mapping[str, FactKind] = _kinds()
 """Every fact that a rule may refer to, with its kind."""
+
+
+def _choices(declared: object) -> Iterator[str]:
+    """The words of a type's literals, however deep."""
+    for part in get_args(declared):
+        yield from (part,) if isinstance(part, str) else _choices(part)
+
+
+CHOICES: Mapping[str, frozenset[str]] = {
+    name: words
+    for name, field in RuleContext.model_fields.items()
+    if (words := frozenset(_choices(field.annotation)))
+}
+"""All values of each fact that has a closed list of them."""

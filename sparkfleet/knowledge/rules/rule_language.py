@@ -23,7 +23,7 @@ from functools import cache, lru_cache
 from typing import Any, Literal
 
 from sparkfleet.knowledge.models.model_names import glob
-from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext
+from sparkfleet.knowledge.rules.rule_context import CHOICES, FACTS, FactKind, RuleContext
 from sparkfleet.knowledge.versions import Truth, every, parse_range, some
 from sparkfleet.specs.fields import quote
 from sparkfleet.values import Value
@@ -220,6 +220,11 @@ def _condition(fact: str, kind: FactKind, quantity: str, item: object) -> Condit
     if quantity == "present":
         return Condition(fact=fact, quantity="present", wanted=(_word(FactKind.YES_NO, items[0]),))
     wanted = tuple(_word(kind, one) for one in items)
+    choices = CHOICES.get(fact)
+    for word in wanted if choices else ():
+        # A misspelt word would only make a rule that never fires.
+        if not any(glob(word).fullmatch(choice) for choice in choices or ()):
+            raise ValueError(f"{quote(word)} is none of {', '.join(sorted(choices or ()))}")
     return Condition(fact=fact, quantity=_MEANT[quantity], wanted=wanted)
 
 

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from sparkfleet.lab.inside import replay, simulated_state
-from sparkfleet.lab.inside.simulated_state import REAL, SimulatedState
+from sparkfleet.lab.inside import node_settings, replay
+from sparkfleet.lab.inside.node_settings import REAL, NodeSettings
 
-SimulatedCommand = Callable[[list[str], SimulatedState], int]
+SimulatedCommand = Callable[[list[str], NodeSettings], int]
 
 _MODULES = {
     "nvidia-smi": "nvidia_smi:nvidia_smi",
@@ -61,7 +61,7 @@ def _simulated(given: list[str]) -> int:
         return pass_on(given[0], given[1:])
     module, _, function = _MODULES[given[0]].partition(":")
     command: SimulatedCommand = getattr(import_module(f"sparkfleet.lab.inside.{module}"), function)
-    return command(given, simulated_state.load())
+    return command(given, node_settings.load())
 
 
 def pass_on(name: str, arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkfleet.lab.inside.commands import pass_on
 from sparkfleet.lab.inside.netdevs import IP, SimulatedNetdev, read_netdevs
-from sparkfleet.lab.inside.simulated_state import NETDEVS, SimulatedState
+from sparkfleet.lab.inside.node_settings import NETDEVS, NodeSettings
 from sparkfleet.lab.inside.sysfs import FIRMWARE
 
 _MANAGEMENT = "enP7s7"
@@ -18,7 +18,7 @@ _SUFFIX = re.compile(r"(?<=\S)@(if[0-9]+|[A-Za-z0-9]+)(?=[\s:])")
 _NAMESPACE = re.compile(r" link-netns(id)? \S+")
 
 
-def ip(argv: list[str], settings: SimulatedState) -> int:
+def ip(argv: list[str], settings: NodeSettings) -> int:
     """The system's ip; in lists of links a veth is shown as the physical netdev that it simulates."""
     words = [word for word in argv[1:] if not word.startswith("-")]
     showing = bool(words) and ("link".startswith(words[0]) or "address".startswith(words[0]))
@@ -45,7 +45,7 @@ def _physical(row: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def ethtool(argv: list[str], settings: SimulatedState) -> int:
+def ethtool(argv: list[str], settings: NodeSettings) -> int:
     """The link, its driver (-i), counters (-S), FEC (--show-fec) or module (-m); anything else is the system's."""
     option = argv[1] if len(argv) > 2 and argv[1].startswith("-") else ""
     name = argv[2] if option and len(argv) > 2 else argv[1] if len(argv) > 1 else ""
@@ -62,7 +62,7 @@ def ethtool(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def _link(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
+def _link(netdev: SimulatedNetdev, settings: NodeSettings) -> str:
     fabric = netdev.name in NETDEVS
     speed = (
         f"{settings.text('speed', netdev.name) if fabric else 10000}Mb/s" if netdev.carrier else "Unknown!"
@@ -79,7 +79,7 @@ def _link(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
     return "\n".join([*lines, f"\tLink detected: {detected}"])
 
 
-def _driver(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
+def _driver(netdev: SimulatedNetdev, settings: NodeSettings) -> str:
     if netdev.name == _MANAGEMENT:
         return "driver: r8127\nversion: 11.015.00-NAPI\nfirmware-version: \nbus-info: 0007:01:00.0"
     domain, port = ("0002" if "P2p" in netdev.name else "0000"), netdev.name[-1]
@@ -87,7 +87,7 @@ def _driver(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
     return f"{head}\nfirmware-version: {FIRMWARE} (NVD0000000087)\nbus-info: {domain}:01:00.{port}"
 
 
-def _counters(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
+def _counters(netdev: SimulatedNetdev, settings: NodeSettings) -> str:
     found = netdev.counters
     rows = {name: found[name] for name in ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")}
     rows |= {f"{name}_phy": value for name, value in rows.items()}
@@ -97,12 +97,12 @@ def _counters(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
     return "\n".join(["NIC statistics:", *(f"     {name}: {value}" for name, value in rows.items())])
 
 
-def _fec(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
+def _fec(netdev: SimulatedNetdev, settings: NodeSettings) -> str:
     active = "RS" if netdev.carrier else "None"
     return f"FEC parameters for {netdev.name}:\nSupported/Configured FEC encodings: Auto\nActive FEC encoding: {active}"
 
 
-def _module(netdev: SimulatedNetdev, settings: SimulatedState) -> str:
+def _module(netdev: SimulatedNetdev, settings: NodeSettings) -> str:
     return ("\tIdentifier                                : 0x11 (QSFP28)\n"
             "\tTransceiver type                          : 200GBASE-CR4\n"
             "\tEncoding                                  : 0x08 (PAM4)")  # fmt: skip

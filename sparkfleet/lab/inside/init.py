@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sparkfleet.lab.inside import simulated_state
+from sparkfleet.lab.inside import node_settings
 from sparkfleet.lab.inside.mounts import MS_BIND, furnish, mount
 from sparkfleet.lab.inside.sysfs import count, refresh, refresh_links
 
@@ -98,7 +98,7 @@ def _boot(spec: SimulatedNodeSpec) -> None:
     os.chown("/run/user/1000", 1000, 1000)
     os.chmod("/run/user/1000", 0o700)
     os.chmod("/run/lock", 0o1777)  # noqa: S103 - as on every Linux
-    _unlock_memory(simulated_state.load().text("memlock"))
+    _unlock_memory(node_settings.load().text("memlock"))
 
 
 def _unlock_memory(knob: str) -> None:
@@ -146,7 +146,7 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(wake)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(simulated_state.REFRESH, lambda *_: None)
+    signal.signal(node_settings.REFRESH, lambda *_: None)
     while True:
         _reap()
         _restart(services, path)
@@ -159,13 +159,13 @@ def _stay(services: list[Service], path: str, events: socket.socket) -> None:
 
 
 def _follow(changed: bool) -> None:
-    asked = simulated_state.token_of(simulated_state.ASKED)
+    asked = node_settings.token_of(node_settings.ASKED)
     now = (asked, *_version_of_settings())
     if changed or now != _followed[0]:
-        settings = simulated_state.load()
+        settings = node_settings.load()
         refresh(INFINIBAND, settings)
         refresh_links(LINKS, settings)
-        simulated_state.ANSWERED.write_text(asked)
+        node_settings.ANSWERED.write_text(asked)
         _followed[0] = now  # not before: what failed is tried again
     count(INFINIBAND)
 
@@ -175,7 +175,7 @@ _followed: list[tuple[str, int, int]] = [("", 0, 0)]
 
 def _version_of_settings() -> tuple[int, int]:
     """Inode and time of the file, which is replaced: two changes in one tick of the kernel's clock have one time."""
-    found = simulated_state.STATE.stat()
+    found = node_settings.STATE.stat()
     return found.st_ino, found.st_mtime_ns
 
 

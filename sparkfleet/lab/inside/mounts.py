@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sparkfleet.lab.inside.simulated_state import REAL, TOOLS
+from sparkfleet.lab.inside.node_settings import REAL, TOOLS
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC = 1, 2, 4, 8, 32, 4096, 16384
 _HARDLY = MS_NOSUID | MS_NODEV

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
-from sparkfleet.lab.inside.simulated_state import HCAS, NETDEVS, REAL, SimulatedState
+from sparkfleet.lab.inside.node_settings import HCAS, NETDEVS, REAL, NodeSettings
 
 IP = next((path for path in (f"{REAL}/ip", "/usr/sbin/ip") if os.path.exists(path)), "/sbin/ip")
 """The system's own. On Ubuntu /sbin/ip is a link to /usr/bin/ip, which the device command replaces."""
@@ -86,7 +86,7 @@ def _netdev(row: dict[str, Any]) -> SimulatedNetdev:
     )  # fmt: skip
 
 
-def read_hcas(settings: SimulatedState) -> list[Hca]:
+def read_hcas(settings: NodeSettings) -> list[Hca]:
     """The four RoCE devices in the order of ibv_devices."""
     netdevs = read_netdevs()
     pairs = sorted(zip(HCAS, NETDEVS, strict=True), key=lambda pair: (len(pair[0]), pair[0]))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkfleet.lab.inside.simulated_state import SimulatedState
+from sparkfleet.lab.inside.node_settings import NodeSettings
 
 NO_VALUE = "[N/A]"
 _HOLDER = Path("/run/lab/state/holder.pid")
@@ -29,7 +29,7 @@ _LOADS = {
 class SimulatedGpu:
     """The node's GPU, by its settings."""
 
-    settings: SimulatedState
+    settings: NodeSettings
 
     @property
     def machine(self) -> str:
@@ -38,7 +38,7 @@ class SimulatedGpu:
 
     @property
     def name(self) -> str:
-        """Its product name."""
+        """The product name."""
         return _NAMES.get(self.machine, "NVIDIA GB10")
 
     @property
@@ -148,7 +148,7 @@ def _reasons(gpu: SimulatedGpu) -> int:
     return sum(_THROTTLED.values()) if gpu.is_throttled else int(gpu.load[2] == 0)
 
 
-def nvidia_smi(argv: list[str], settings: SimulatedState) -> int:
+def nvidia_smi(argv: list[str], settings: NodeSettings) -> int:
     """Dispatches on the options that sparkfleet and people use."""
     failed = _unwell(settings)
     if failed is not None:
@@ -170,7 +170,7 @@ def nvidia_smi(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def _unwell(settings: SimulatedState) -> int | None:
+def _unwell(settings: NodeSettings) -> int | None:
     if settings.text("gpu") == "missing":
         print("No devices were found")
         return 6

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sparkfleet.lab.inside.commands import pass_on
-from sparkfleet.lab.inside.simulated_state import HCAS, SimulatedState
+from sparkfleet.lab.inside.node_settings import HCAS, NodeSettings
 
 _XID_AT = 932.4
 """Seconds after the boot."""
@@ -17,7 +17,7 @@ _SLOTS = {"rocep1s0f0": "0000:01:00.0", "rocep1s0f1": "0000:01:00.1", "roceP2p1s
 _GPU_IDS = {"rtx-spark": "2e03", "gh200": "2342", "jetson-thor": "2b00"}
 
 
-def _devices(settings: SimulatedState) -> list[tuple[str, str, str, str, str]]:
+def _devices(settings: NodeSettings) -> list[tuple[str, str, str, str, str]]:
     """Slot, class, class id, name, vendor:device."""
     gpu = _GPU_IDS.get(settings.text("machine"), "2e12")
     cards = [(_SLOTS[hca], "Ethernet controller", "0200", _CX7, "15b3:1021") for hca in HCAS]
@@ -38,7 +38,7 @@ def _devices(settings: SimulatedState) -> list[tuple[str, str, str, str, str]]:
     return sorted([*cards, lan, graphics])
 
 
-def lspci(argv: list[str], settings: SimulatedState) -> int:
+def lspci(argv: list[str], settings: NodeSettings) -> int:
     """All devices; -s SLOT, -d VENDOR:DEVICE, -n, -nn and -v to -vvv as in pciutils."""
     slot, wanted, flags = _asked(argv[1:])
     for device in _devices(settings):
@@ -80,7 +80,7 @@ def _line(device: tuple[str, str, str, str, str], flags: str) -> str:
     return f"{slot} {kind}: {name}" + (" (rev a1)" if ids.startswith("10de") else "")
 
 
-def _details(device: tuple[str, str, str, str, str], settings: SimulatedState, verbosity: int) -> str:
+def _details(device: tuple[str, str, str, str, str], settings: NodeSettings, verbosity: int) -> str:
     hca = next((name for name, slot in _SLOTS.items() if slot == device[0]), None)
     driver = (
         "\tKernel driver in use: "
@@ -99,7 +99,7 @@ def _details(device: tuple[str, str, str, str, str], settings: SimulatedState, v
     )
 
 
-def dmesg(argv: list[str], settings: SimulatedState) -> int:
+def dmesg(argv: list[str], settings: NodeSettings) -> int:
     """The lines of a Spark's boot about its links, and an Xid if one was set."""
     lines = []
     for index, hca in enumerate(HCAS):
@@ -120,7 +120,7 @@ def dmesg(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def journalctl(argv: list[str], settings: SimulatedState) -> int:
+def journalctl(argv: list[str], settings: NodeSettings) -> int:
     """An Xid that was set, in the kernel's log (`-k`); everything else is the system's own, which has no log of a node."""
     if "-k" not in argv or settings.text("xid") == "0":
         return pass_on("journalctl", argv[1:])
@@ -128,11 +128,11 @@ def journalctl(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def _xid(settings: SimulatedState) -> str:
+def _xid(settings: NodeSettings) -> str:
     return f"NVRM: Xid (PCI:000f:01:00): {settings.text('xid')}, pid=4321, name=python3"
 
 
-def dmidecode(argv: list[str], settings: SimulatedState) -> int:
+def dmidecode(argv: list[str], settings: NodeSettings) -> int:
     """`-s KEYWORD`, from the node's DMI files."""
     keys = {"system-manufacturer": "sys_vendor", "system-product-name": "product_name", "bios-version": "bios_version",
             "system-version": "product_version", "system-serial-number": "product_serial"}  # fmt: skip

@@ -14,7 +14,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from sparkfleet.lab.inside.netdevs import Hca, read_hcas
-from sparkfleet.lab.inside.simulated_state import SimulatedState
+from sparkfleet.lab.inside.node_settings import NodeSettings
 
 _LINE = "---------------------------------------------------------------------------------------"
 _GBIT_PER_LANE = 28.0
@@ -42,17 +42,17 @@ class End:
     seconds: float
 
 
-def bandwidth(argv: list[str], settings: SimulatedState) -> int:
+def bandwidth(argv: list[str], settings: NodeSettings) -> int:
     """Server without a host, client with one."""
     return _run(argv, settings, "BW")
 
 
-def latency(argv: list[str], settings: SimulatedState) -> int:
+def latency(argv: list[str], settings: NodeSettings) -> int:
     """The same, reporting microseconds."""
     return _run(argv, settings, "Latency")
 
 
-def _run(argv: list[str], settings: SimulatedState, kind: str) -> int:
+def _run(argv: list[str], settings: NodeSettings, kind: str) -> int:
     asked = _arguments(argv)
     hcas = {hca.name: hca for hca in read_hcas(settings)}
     hca = hcas.get(asked.ib_dev) if asked.ib_dev else next((h for h in hcas.values() if h.active), None)
@@ -100,7 +100,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     return asked
 
 
-def _end(asked: argparse.Namespace, hca: Hca, settings: SimulatedState, port: int) -> tuple[End, int]:
+def _end(asked: argparse.Namespace, hca: Hca, settings: NodeSettings, port: int) -> tuple[End, int]:
     """This end, and its GID index. Raises NoPath if the device has no usable GID."""
     usable = {gid.index: gid for gid in hca.gids if gid.version == 2 and gid.ipv4}
     index = asked.gid_index if asked.gid_index is not None else next(iter(usable), None)
@@ -128,7 +128,7 @@ def _end(asked: argparse.Namespace, hca: Hca, settings: SimulatedState, port: in
     return far_end, index
 
 
-def _serve(asked: argparse.Namespace, hca: Hca, settings: SimulatedState) -> tuple[End, End, int]:
+def _serve(asked: argparse.Namespace, hca: Hca, settings: NodeSettings) -> tuple[End, End, int]:
     print(
         "\n************************************\n* Waiting for client to connect... *\n************************************",
         flush=True,
@@ -152,7 +152,7 @@ def _serve(asked: argparse.Namespace, hca: Hca, settings: SimulatedState) -> tup
     return mine, theirs, index
 
 
-def _call(asked: argparse.Namespace, hca: Hca, settings: SimulatedState) -> tuple[End, End, int]:
+def _call(asked: argparse.Namespace, hca: Hca, settings: NodeSettings) -> tuple[End, End, int]:
     mine, index = _end(asked, hca, settings, 0)
     try:
         control = socket.create_connection((asked.host, asked.port), timeout=_PATIENCE_S)

@@ -6,20 +6,20 @@ import json
 import sys
 
 from sparkfleet.lab.inside.netdevs import Hca, SimulatedGid, read_hcas
-from sparkfleet.lab.inside.simulated_state import SimulatedState
+from sparkfleet.lab.inside.node_settings import NodeSettings
 from sparkfleet.lab.inside.sysfs import FIRMWARE
 
 _MTU_CODES = {256: 1, 512: 2, 1024: 3, 2048: 4, 4096: 5}
 
 
-def ibdev2netdev(argv: list[str], settings: SimulatedState) -> int:
+def ibdev2netdev(argv: list[str], settings: NodeSettings) -> int:
     """RoCE devices and their netdevs."""
     for hca in read_hcas(settings):
         print(f"{hca.name} port 1 ==> {hca.netdev.name} ({'Up' if hca.active else 'Down'})")
     return 0
 
 
-def rdma(argv: list[str], settings: SimulatedState) -> int:
+def rdma(argv: list[str], settings: NodeSettings) -> int:
     """`rdma link [show]`, as text or with -j."""
     words = [word for word in argv[1:] if not word.startswith("-")]
     if words[:1] != ["link"]:
@@ -45,7 +45,7 @@ def _link_json(index: int, hca: Hca) -> dict[str, object]:
             "netdev": hca.netdev.name}  # fmt: skip
 
 
-def ibv_devices(argv: list[str], settings: SimulatedState) -> int:
+def ibv_devices(argv: list[str], settings: NodeSettings) -> int:
     """Devices and their node GUIDs."""
     print("    device          \t   node GUID\n    ------          \t----------------")
     for hca in read_hcas(settings):
@@ -53,7 +53,7 @@ def ibv_devices(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def ibv_devinfo(argv: list[str], settings: SimulatedState) -> int:
+def ibv_devinfo(argv: list[str], settings: NodeSettings) -> int:
     """All devices, or the one after -d."""
     wanted = argv[argv.index("-d") + 1] if "-d" in argv[:-1] else None
     chosen = [hca for hca in read_hcas(settings) if wanted in (None, hca.name)]
@@ -79,7 +79,7 @@ def _devinfo(hca: Hca, image: str) -> str:
     )
 
 
-def ibstat(argv: list[str], settings: SimulatedState) -> int:
+def ibstat(argv: list[str], settings: NodeSettings) -> int:
     """All devices, or the named one."""
     names = [word for word in argv[1:] if not word.startswith("-")]
     for hca in read_hcas(settings):
@@ -98,7 +98,7 @@ def _ibstat(hca: Hca, gbit: int) -> str:
     )
 
 
-def show_gids(argv: list[str], settings: SimulatedState) -> int:
+def show_gids(argv: list[str], settings: NodeSettings) -> int:
     """The GID tables, and the number of their rows."""
     print(
         "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4  \t\tVER\tDEV\n---\t----\t-----\t---\t\t\t\t\t------------  \t---\t---"

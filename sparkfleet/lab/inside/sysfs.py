@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkfleet.lab.inside.netdevs import KERNELS, Hca, read_hcas
-from sparkfleet.lab.inside.simulated_state import HCAS, NETDEVS, SimulatedState
+from sparkfleet.lab.inside.node_settings import HCAS, NETDEVS, NodeSettings
 
 FIRMWARE = "28.45.4028"
 
 
-def refresh(root: Path, settings: SimulatedState) -> None:
+def refresh(root: Path, settings: NodeSettings) -> None:
     """Writes the tree below `root` for the current state."""
     for hca in read_hcas(settings):
         device = root / hca.name
@@ -28,14 +28,14 @@ def refresh(root: Path, settings: SimulatedState) -> None:
     count(root)
 
 
-def _rate(hca: Hca, settings: SimulatedState) -> str:
+def _rate(hca: Hca, settings: NodeSettings) -> str:
     if not hca.active:
         return "40 Gb/sec (4X QDR)"
     gbit = int(settings.number("speed", hca.netdev.name)) // 1000
     return f"{gbit} Gb/sec ({'4X HDR' if gbit == 200 else '2X HDR'})"
 
 
-def refresh_links(root: Path, settings: SimulatedState) -> None:
+def refresh_links(root: Path, settings: NodeSettings) -> None:
     """Writes files of /sys/class/net that differ for a veth: speed (Mb/s), and the state, which is `down` on a NIC."""
     for hca in read_hcas(settings):
         netdev = hca.netdev

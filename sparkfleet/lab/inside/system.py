@@ -7,10 +7,10 @@ import time
 from itertools import pairwise
 
 from sparkfleet.lab.inside.commands import pass_on
-from sparkfleet.lab.inside.simulated_state import SimulatedState
+from sparkfleet.lab.inside.node_settings import NodeSettings
 
 
-def date(argv: list[str], settings: SimulatedState) -> int:
+def date(argv: list[str], settings: NodeSettings) -> int:
     """The system's date, ahead by the node's skew. A given date (-d, -r, -s) is not changed."""
     skew = settings.number("clock_skew")
     asked = any(
@@ -20,7 +20,7 @@ def date(argv: list[str], settings: SimulatedState) -> int:
     return pass_on("date", [*shifted, *argv[1:]])
 
 
-def timedatectl(argv: list[str], settings: SimulatedState) -> int:
+def timedatectl(argv: list[str], settings: NodeSettings) -> int:
     """`timedatectl [status]` and `timedatectl show [-p PROPERTY [--value]]`."""
     synchronised = settings.text("ntp")
     now = time.gmtime(time.time() + settings.number("clock_skew"))
@@ -40,7 +40,7 @@ def timedatectl(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def prlimit(argv: list[str], settings: SimulatedState) -> int:
+def prlimit(argv: list[str], settings: NodeSettings) -> int:
     """The system's prlimit, except for locked memory: a host without CAP_SYS_RESOURCE cannot set a Spark's limit."""
     if not any(word in ("-l", "--memlock") for word in argv[1:]) or any(
         word.startswith("--pid") for word in argv[1:]
@@ -60,7 +60,7 @@ def prlimit(argv: list[str], settings: SimulatedState) -> int:
     return 0
 
 
-def lsb_release(argv: list[str], settings: SimulatedState) -> int:
+def lsb_release(argv: list[str], settings: NodeSettings) -> int:
     """`lsb_release -a`; other options give the same output."""
     print("No LSB modules are available.", file=sys.stderr)
     print("Distributor ID:\tUbuntu\nDescription:\tUbuntu 24.04.4 LTS\nRelease:\t24.04\nCodename:\tnoble")

@@ -10,7 +10,7 @@ from ipaddress import IPv4Interface
 from typing import Any
 
 from sparkfleet.lab.errors import LabError
-from sparkfleet.lab.inside import simulated_state
+from sparkfleet.lab.inside import node_settings
 from sparkfleet.lab.layout import MANAGEMENT, RDMA_OF, CableOrder, Layout
 from sparkfleet.lab.machine import COMMANDS, REPLAYED
 from sparkfleet.lab.network import mac_address
@@ -137,7 +137,7 @@ class ReplayPlan:
 
     def _knobs(self, node: CapturedNode) -> Iterator[tuple[str, str]]:
         for key, value in self._shown_knobs(node):
-            if simulated_state.problem(key, value) is None:
+            if node_settings.problem(key, value) is None:
                 yield key, value
 
     def _shown_knobs(self, node: CapturedNode) -> Iterator[tuple[str, str]]:

@@ -287,7 +287,8 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
     "removed": lambda faults: faults._user("remove"),
     "two applied at once": lambda faults: faults._user("apply", "apply"),
 }
-"""Every kind of fault, by the words that a run prints."""
+"""Every kind of fault, by the words that a run prints. A further one would change the run of every seed: it belongs in
+`RACES`, and `Faults.end` takes it back."""
 
 RACES: dict[str, Callable[[Faults], None]] = {
     "controller replaced while its process lives": Faults._controller_replaced,
@@ -296,5 +297,5 @@ RACES: dict[str, Callable[[Faults], None]] = {
     "two applied from one generation": Faults._two_of_one_plan,
     "rung dies again and again": Faults._rung_dies,
 }
-"""Every kind of race, and what came later. They are drawn apart from the faults: a seed without them gives the run that it
-always gave."""
+"""Every kind of race, and faults that came later. They are drawn by themselves, so that a run without them (`race_s` is
+inf) is the same for a seed as before."""

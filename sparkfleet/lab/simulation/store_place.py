@@ -103,7 +103,7 @@ class StorePlace:
         return store or SimulatedStore(self._time)
 
     def check(self, store: SimulatedStore, apps: Sequence[App]) -> str:
-        """As `StoreWatch`: raises StoreError if the open store is not the one in the place, or is older than what runs."""
+        """Checks as `StoreWatch`: raises StoreError if the open store is not that in the place, or older than what runs."""
         seen = (store, self.content, self._mark, store.writes, [app.group for app in apps])
         if seen != self._allowed:
             if self.open(apps) is not store:

@@ -322,7 +322,7 @@ class World:
             await self.deliver()
 
     async def _serve_pause(self, call: str) -> None:
-        """As `pause`; calls of Serve may be slow, and fail."""
+        """Pauses as `pause` does; calls of Serve may be slow, and fail."""
         if self.calls.slow_s:
             self.time.move_to(self.time.seconds + self.race_chance.uniform(0.0, self.calls.slow_s))
             self.changed_at = self.time.seconds

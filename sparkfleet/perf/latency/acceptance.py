@@ -14,7 +14,7 @@ CEILING = 0.97
 
 def acceptance_keys(setup: SpeedConfig, content: Content) -> tuple[str, ...]:
     """Factors of acceptance, from the general to the particular."""
-    method, family = setup.method, setup.arch.family
+    method, family = setup.method, setup.shape.family
     drafter = "parallel" if method in PARALLEL_DRAFTS else "serial"
     return (
         f"method={method}",

@@ -57,11 +57,11 @@ def prefill_coefficient(setup: SpeedConfig, term: str) -> str:
     """Key of the coefficient of one term of a prefill."""
     engine = engine_group(setup)
     if term == "compute":
-        mixing = "moe" if setup.arch.moe else "dense"
+        mixing = "moe" if setup.shape.moe else "dense"
         kernel = "/" + setup.kernel if setup.kernel else ""
         return f"compute/{engine}/{physics().formats[setup.format].klass}/{mixing}{kernel}"
     if term == "attention":
-        return f"attention/{engine}/{setup.arch.kind.rpartition('-')[2]}"
+        return f"attention/{engine}/{setup.shape.kind.rpartition('-')[2]}"
     if term == "transfer" and engine != "ds4":  # NCCL's collectives, whatever engine calls them
         return term
     return f"{term}/{engine}"
@@ -95,7 +95,7 @@ def anchor_shares(value: float, anchors: Sequence[int]) -> dict[int, float]:
 
 
 def _setup_keys(setup: SpeedConfig) -> list[str]:
-    engine, family, tp = setup.engine, setup.arch.family, setup.tp
+    engine, family, tp = setup.engine, setup.shape.family, setup.tp
     klass = physics().formats[setup.format].klass
     return [
         f"engine={engine}",
@@ -116,21 +116,21 @@ def _decode_setup_keys(setup: SpeedConfig) -> list[str]:
     klass = physics().formats[setup.format].klass
     keys = [
         *_setup_keys(setup),
-        f"engine+kind={setup.engine}+{setup.arch.kind}+{klass}",
+        f"engine+kind={setup.engine}+{setup.shape.kind}+{klass}",
         f"tp+engine={setup.tp}+{setup.engine}",
     ]
     if setup.method != "none":
-        keys.append(f"spec+family={setup.arch.family}")
+        keys.append(f"spec+family={setup.shape.family}")
         keys.append(f"spec+method+engine={setup.method}+{setup.engine}")
     return keys
 
 
 def _prefill_setup_keys(setup: SpeedConfig) -> list[str]:
-    mixing = "moe" if setup.arch.moe else "dense"
+    mixing = "moe" if setup.shape.moe else "dense"
     return [
         *_setup_keys(setup),
         f"tp+mixing={setup.tp}+{mixing}",
-        f"engine+kind={setup.engine}+{setup.arch.kind}",
+        f"engine+kind={setup.engine}+{setup.shape.kind}",
     ]
 
 
@@ -143,11 +143,11 @@ SETUP_KEYS: Mapping[Quantity, Callable[[SpeedConfig], list[str]]] = {
 
 def decode_load_keys(setup: SpeedConfig, batch: float) -> dict[str, float]:
     """Effects on a decode step that depend on how many decode together, each with the share that applies."""
-    engine, family = setup.engine, setup.arch.family
+    engine, family = setup.engine, setup.shape.family
     keys: dict[str, float] = {}
     for many, share in anchor_shares(batch, REQUESTS).items():
         keys[f"crowd={many}+{engine}"] = share
-        keys[f"crowd+kind={many}+{engine}+{setup.arch.kind}"] = share
+        keys[f"crowd+kind={many}+{engine}+{setup.shape.kind}"] = share
         keys[f"crowd+family={many}+{family}"] = share
         if setup.method != "none":
             keys[f"spec+crowd={many}"] = share

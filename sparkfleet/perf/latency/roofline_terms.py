@@ -62,7 +62,7 @@ PREFILL_TERMS = ("compute", "attention", "weights", "traffic", "linear", "fixed"
 class SpeedConfig(EngineConfig):
     """Engine configuration of a checkpoint as far as speed depends on it."""
 
-    arch: ModelShape
+    shape: ModelShape
     format: str
     """Key of `formats` in physics.yaml."""
     link: LinkSpeed | None = None
@@ -156,21 +156,21 @@ def own_chunk(engine: str) -> int:
 def prompt_share(setup: SpeedConfig) -> float:
     """Share of the layers that every token of a prompt passes: all of them unless the release is known to skip some."""
     since = physics().prompt_tails.get(setup.engine)
-    if since is None or setup.arch.prompt_share == 1.0:
+    if since is None or setup.shape.prompt_share == 1.0:
         return 1.0
     skips = parse_range(f">={since}").contains(setup.release) is Truth.YES
-    return setup.arch.prompt_share if skips else 1.0
+    return setup.shape.prompt_share if skips else 1.0
 
 
 def costs(setup: SpeedConfig) -> Costs:
     """Work of one step of the setup on each rank: bytes moved and FLOPs computed."""
-    arch, layers = setup.arch, setup.arch.layers
+    shape, layers = setup.shape, setup.shape.layers
     dense = sum(
-        p.active * p.bits / 8 for p in arch.parts if p.kind not in ("experts", "embedding", "vision", "mtp")
+        p.active * p.bits / 8 for p in shape.parts if p.kind not in ("experts", "embedding", "vision", "mtp")
     )
-    inner = sum(p.active for p in arch.parts if p.kind in ("attention", "mlp", "shared"))
-    experts = arch.part("experts")
-    head, mtp = arch.part("head"), arch.part("mtp")
+    inner = sum(p.active for p in shape.parts if p.kind in ("attention", "mlp", "shared"))
+    experts = shape.part("experts")
+    head, mtp = shape.part("head"), shape.part("mtp")
     mtp_bits = mtp.bits if mtp else BF16_BITS
     split = min(setup.tp, layers.kv_heads)
     form = physics().formats[setup.format]
@@ -179,9 +179,9 @@ def costs(setup: SpeedConfig) -> Costs:
     return Costs(
         dense=dense / setup.tp,
         experts=experts.bytes / max(setup.tp, setup.ep) if experts else 0.0,
-        pick=arch.top_k / arch.experts if arch.experts else 0.0,
-        active=arch.active / setup.tp,
-        prompt=share * (arch.active - (head.active if head else 0.0)) / setup.tp,
+        pick=shape.top_k / shape.experts if shape.experts else 0.0,
+        active=shape.active / setup.tp,
+        prompt=share * (shape.active - (head.active if head else 0.0)) / setup.tp,
         flops=physics().ceilings.flops(compute),
         kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
         * setup.kv_bytes
@@ -198,20 +198,20 @@ def costs(setup: SpeedConfig) -> Costs:
         drafted_experts=mtp_bits / 8 * experts.params / max(setup.tp, setup.ep) / max(1, layers.moe)
         if experts
         else 0.0,
-        block=2 * DRAFT_BLOCK * arch.hidden**2 / setup.tp,
-        eagle=2 * (EAGLE_BLOCK * arch.hidden + min(EAGLE_VOCABULARY, arch.vocab)) * arch.hidden / setup.tp,
+        block=2 * DRAFT_BLOCK * shape.hidden**2 / setup.tp,
+        eagle=2 * (EAGLE_BLOCK * shape.hidden + min(EAGLE_VOCABULARY, shape.vocab)) * shape.hidden / setup.tp,
         prompt_share=share,
         head_flops=layers.head_flops / setup.tp,
         window_flops=layers.window_flops / setup.tp,
-        hidden=arch.hidden,
+        hidden=shape.hidden,
         ranks=setup.tp,
         pp=setup.pp,
         routed=experts.active / setup.tp if experts else 0.0,
         traffic=2.0
         * (
-            8 * arch.hidden * layers.blocks
-            + 2 * arch.hidden * arch.top_k * layers.moe
-            + arch.active / arch.hidden / setup.tp
+            8 * shape.hidden * layers.blocks
+            + 2 * shape.hidden * shape.top_k * layers.moe
+            + shape.active / shape.hidden / setup.tp
         ),
         scan=layers.state_bytes / setup.tp,
     )

@@ -1,6 +1,6 @@
 """Memory demand of a rank against its node's unified memory.
 
-    demand(arch, run)            items: weights, KV, state, activations, graphs, communicators, drafter, process, …
+    demand(shape, run)           items: weights, KV, state, activations, graphs, communicators, drafter, process, …
     NodeMemory.room              bytes that a node has for one more rank
     fits(needs, room)            the verdict: fits, tight or no
 
@@ -116,58 +116,60 @@ class Demand(Value):
         low, mid, high = (sum(getattr(item, end) for item in self.items) for end in ("low", "mid", "high"))
         return Band(low=low, mid=mid, high=high, provenance=Provenance.MODELLED, basis=self.basis)
 
-    def of(self, name: MemoryUse) -> float:
+    def of(self, use: MemoryUse) -> float:
         """Bytes of one item, 0 if it is not there."""
-        return sum(item.mid for item in self.items if item.name == name)
+        return sum(item.mid for item in self.items if item.name == use)
 
 
-def demand(arch: ModelShape, run: MemoryConfig) -> Demand:
+def demand(shape: ModelShape, run: MemoryConfig) -> Demand:
     """Memory of the fullest rank, item by item."""
     if run.device == "cpu":
-        return Demand(items=tuple(_cpu_items(arch, run)), basis=arch.basis)
-    return Demand(items=tuple(_items(arch, run)), basis=arch.basis)
+        return Demand(items=tuple(_cpu_items(shape, run)), basis=shape.basis)
+    return Demand(items=tuple(_items(shape, run)), basis=shape.basis)
 
 
-def max_num_seqs(arch: ModelShape, run: MemoryConfig, share: float) -> int | None:
+def max_num_seqs(shape: ModelShape, run: MemoryConfig, share: float) -> int | None:
     """Requests of the run's context that vLLM runs at once with a share of a 128 GB Spark; the others wait.
 
     None if that is not known: shapes are guessed, pages have bands, or the model itself has no room in the share.
     """
-    if arch.layers.pool_factor != EXACT:
+    if shape.layers.pool_factor != EXACT:
         return None
-    one, two = (demand(arch, run.model_copy(update={"concurrency": n})) for n in (1, 2))
+    one, two = (demand(shape, run.model_copy(update={"concurrency": n})) for n in (1, 2))
     pooled, more = (sum(map(needs.of, VLLM_POOL)) for needs in (one, two))
     total = hardware().boxes[0].memory_total_gb.value * GB
     left = share * total - one.band.mid + sum(map(one.of, OUTSIDE))
     return None if left < 0 or more <= pooled else 1 + int(left / (more - pooled))
 
 
-def weight_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def weight_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """Weights on the fullest rank: layers are divided, embedding and head among tensor-parallel ranks, vision is copied.
 
     Expert parallelism distributes whole experts: the fullest rank has one more than others if they do not divide.
     """
     uneven = UNEVEN if run.tp not in (1, 2, 4, 8, 16) else 1.0
-    layers = sum(part.bytes for part in arch.parts if part.kind in ("attention", "mlp", "shared"))
-    routed = sum(part.bytes for part in arch.parts if part.kind == "experts")
-    tables = {"embedding": arch.table_bytes if run.disk_tables else 0.0}
+    layers = sum(part.bytes for part in shape.parts if part.kind in ("attention", "mlp", "shared"))
+    routed = sum(part.bytes for part in shape.parts if part.kind == "experts")
+    tables = {"embedding": shape.table_bytes if run.disk_tables else 0.0}
     ends = [
         (part.bytes - tables.get(part.kind, 0.0)) / run.tp
-        for part in arch.parts
+        for part in shape.parts
         if part.kind in ("embedding", "head")
     ]
     vision = (
-        sum(part.bytes for part in arch.parts if part.kind == "vision") if run.vision or arch.vision else 0.0
+        sum(part.bytes for part in shape.parts if part.kind == "vision")
+        if run.vision or shape.vision
+        else 0.0
     )
-    if run.ep > 1 and arch.experts:
-        dealt = routed * fullest_share(arch.experts, run.ep) / (max(1.0, run.tp / run.ep) * run.pp)
+    if run.ep > 1 and shape.experts:
+        dealt = routed * fullest_share(shape.experts, run.ep) / (max(1.0, run.tp / run.ep) * run.pp)
     else:
         dealt = uneven * routed / (run.tp * run.pp)
     divided = uneven * layers / (run.tp * run.pp) + dealt
     return divided + (sum(ends) if run.pp == 1 else max(ends, default=0.0)) + vision
 
 
-def draft_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def draft_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """A drafter's weights: its own if its shapes are known, the MTP part of the checkpoint, or layers like the model's.
 
     A draft model is split among the tensor-parallel ranks as its target is; no stage of a pipeline divides it.
@@ -181,35 +183,35 @@ def draft_bytes(arch: ModelShape, run: MemoryConfig) -> float:
     if run.draft_size is not None:
         return run.draft_size / run.tp
     if run.method in MTP:
-        mtp = arch.part("mtp")
-        return (_one_layer(arch) if mtp is None else mtp.bytes) / run.tp
-    return draft_layers(run) * 12.0 * arch.hidden**2 * 2
+        mtp = shape.part("mtp")
+        return (_one_layer(shape) if mtp is None else mtp.bytes) / run.tp
+    return draft_layers(run) * 12.0 * shape.hidden**2 * 2
 
 
-def bundled_draft_bytes(arch: ModelShape, *, known: bool) -> float:
+def bundled_draft_bytes(shape: ModelShape, *, known: bool) -> float:
     """DSpark's weights inside the checkpoint of its model; `known`: the shape is of the weights, not of the config alone."""
-    mtp = arch.part("mtp")
-    return mtp.bytes if known and mtp is not None else DSPARK_STAGES * _one_layer(arch)
+    mtp = shape.part("mtp")
+    return mtp.bytes if known and mtp is not None else DSPARK_STAGES * _one_layer(shape)
 
 
-def step_tokens(arch: ModelShape, run: MemoryConfig) -> int:
+def step_tokens(shape: ModelShape, run: MemoryConfig) -> int:
     """Tokens of the largest step: a chunk of prefill, and no more than all requests together can have.
 
     No less than what they decode together: with less vLLM stops at its start ("must be greater than or equal to
     max_num_seqs"; with drafters that propose all at once "max_num_scheduled_tokens").
     """
     together = run.context * (1 if run.chunk == WHOLE_PROMPT else run.concurrency)
-    chunk = min(run.chunk, max(together, whole_block(arch, run), LEAST_STEP))
+    chunk = min(run.chunk, max(together, whole_block(shape, run), LEAST_STEP))
     return max(chunk, run.concurrency * (1 + run.k))
 
 
-def _items(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
+def _items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     memory = hardware().memory
     plain = run.engine in PLAIN_ENGINES
-    yield _exact(MemoryUse.WEIGHTS, weight_bytes(arch, run))
-    yield from _cache(arch, run)
-    yield _exact(MemoryUse.DRAFTER, draft_bytes(arch, run))
-    yield _activations(arch, run)
+    yield _exact(MemoryUse.WEIGHTS, weight_bytes(shape, run))
+    yield from _cache(shape, run)
+    yield _exact(MemoryUse.DRAFTER, draft_bytes(shape, run))
+    yield _activations(shape, run)
     if plain:
         # One process and a CUDA context.
         yield Item(name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB)
@@ -220,61 +222,61 @@ def _items(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
         yield _measured(MemoryUse.CUDA_GRAPHS, memory.cuda_graphs_gb)
     if run.tp * run.pp > 1:
         yield _measured(MemoryUse.COMMUNICATORS, memory.nccl_communicator_gb)
-    if run.vision or arch.vision:
+    if run.vision or shape.vision:
         yield Item(name=MemoryUse.VISION_CACHE, low=0.2 * GIB, mid=0.7 * GIB, high=1.5 * GIB)
     # The loader's window: what it has read and not yet handed over.
-    yield Item(name=MemoryUse.LOADING, low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(arch, run)))
+    yield Item(name=MemoryUse.LOADING, low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(shape, run)))
 
 
-def _cache(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
+def _cache(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     """KV and states; all of them are in the pool if its size is set for vLLM."""
     if run.kv_pool is not None:
         yield _exact(MemoryUse.KV_CACHE, run.kv_pool)
         if run.engine != "vllm":
-            yield _exact(MemoryUse.STATES, state_bytes(arch, run))
+            yield _exact(MemoryUse.STATES, state_bytes(shape, run))
         return
-    yield _pooled(MemoryUse.KV_CACHE, kv_bytes(arch, run), arch, run)
-    draft = _pooled(MemoryUse.DRAFT_KV, draft_kv_bytes(arch, run), run.draft or arch, run)
+    yield _pooled(MemoryUse.KV_CACHE, kv_bytes(shape, run), shape, run)
+    draft = _pooled(MemoryUse.DRAFT_KV, draft_kv_bytes(shape, run), run.draft or shape, run)
     if run.draft is None and run.method in PARALLEL_DRAFTS:
         # Its layers may all have windows, as those of GLM-5.3-Flash's DFlash2 seem to.
         draft = draft.model_copy(update={"low": 0.0, "high": draft.mid})
     yield draft
-    states = state_bytes(arch, run)
+    states = state_bytes(shape, run)
     # vLLM keeps one more while it caches prefixes of them (MambaSpec.max_memory_usage_bytes, mode "align").
-    spare = one_state_bytes(arch, run) * run.concurrency if run.engine == "vllm" else 0.0
+    spare = one_state_bytes(shape, run) * run.concurrency if run.engine == "vllm" else 0.0
     yield Item(name=MemoryUse.STATES, low=states, mid=states, high=states + spare)
 
 
-def _pooled(name: MemoryUse, size: float, arch: ModelShape, run: MemoryConfig) -> Item:
+def _pooled(use: MemoryUse, size: float, shape: ModelShape, run: MemoryConfig) -> Item:
     """KV as a band: what pages hold beside it, and heads that cannot be split evenly may all be copied."""
-    low, mid, high = arch.layers.pool_factor
-    heads = arch.layers.kv_heads
+    low, mid, high = shape.layers.pool_factor
+    heads = shape.layers.kv_heads
     if heads % run.tp and run.tp % heads:
         high /= fullest_share(heads, run.tp)
-    return Item(name=name, low=size * low / mid, mid=size, high=size * high / mid)
+    return Item(name=use, low=size * low / mid, mid=size, high=size * high / mid)
 
 
-def _activations(arch: ModelShape, run: MemoryConfig) -> Item:
+def _activations(shape: ModelShape, run: MemoryConfig) -> Item:
     """The largest intermediate of one step, and the logits of a batch: what a profiling run finds."""
-    chunk = step_tokens(arch, run) * arch.hidden * 2 * 14.0
-    logits = min(256, 4 * max(run.concurrency, 1)) * arch.vocab * 4.0 / run.tp
+    chunk = step_tokens(shape, run) * shape.hidden * 2 * 14.0
+    logits = min(256, 4 * max(run.concurrency, 1)) * shape.vocab * 4.0 / run.tp
     return Item(
         name=MemoryUse.ACTIVATIONS, low=0.5 * chunk, mid=chunk + logits, high=2.5 * chunk + 2 * logits
     )
 
 
-def _cpu_items(arch: ModelShape, run: MemoryConfig) -> Iterator[Item]:
-    yield _exact(MemoryUse.WEIGHTS, weight_bytes(arch, run))
-    yield _exact(MemoryUse.KV_CACHE, kv_bytes(arch, run) if run.kv_pool is None else run.kv_pool)
+def _cpu_items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
+    yield _exact(MemoryUse.WEIGHTS, weight_bytes(shape, run))
+    yield _exact(MemoryUse.KV_CACHE, kv_bytes(shape, run) if run.kv_pool is None else run.kv_pool)
     yield _measured(MemoryUse.PROCESS, hardware().cpu_generic.engine_memory_gb)
 
 
-def _one_layer(arch: ModelShape) -> float:
+def _one_layer(shape: ModelShape) -> float:
     """Bytes of one layer like the model's own, and the matrix that joins an embedding to a layer's output."""
-    layers = arch.layers
+    layers = shape.layers
     count = {"attention": layers.blocks, "mlp": layers.mlp, "experts": layers.moe, "shared": layers.mixers}
-    own = sum(part.bytes / max(1, count[part.kind]) for part in arch.parts if part.kind in count)
-    return own + 4.0 * arch.hidden**2
+    own = sum(part.bytes / max(1, count[part.kind]) for part in shape.parts if part.kind in count)
+    return own + 4.0 * shape.hidden**2
 
 
 def _idle() -> tuple[float, float]:
@@ -290,9 +292,9 @@ def _reserve(total: float) -> float:
     return hardware().memory.host_reserve_gb.low * GB * min(1.0, total / full)
 
 
-def _exact(name: MemoryUse, size: float) -> Item:
-    return Item(name=name, low=size, mid=size, high=size)
+def _exact(use: MemoryUse, size: float) -> Item:
+    return Item(name=use, low=size, mid=size, high=size)
 
 
-def _measured(name: MemoryUse, known: MeasuredRange) -> Item:
-    return Item(name=name, low=known.low * GB, mid=known.value * GB, high=known.high * GB)
+def _measured(use: MemoryUse, known: MeasuredRange) -> Item:
+    return Item(name=use, low=known.low * GB, mid=known.value * GB, high=known.high * GB)

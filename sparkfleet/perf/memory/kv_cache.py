@@ -26,66 +26,66 @@ DRAFT_KV = 2048
 """Cached elements per token of one layer of a dense drafter: 8 heads of 128, keys and values, as most have."""
 
 
-def kv_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def kv_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """KV cache of all requests at their full length on one rank; heads are copied if there are more ranks than heads."""
-    layers, pages = arch.layers, _pages(arch, run)
+    layers, pages = shape.layers, _pages(shape, run)
     one = layers.kv_elements * pages.tokens * pages.full
     inside = min(run.context, (layers.window or run.context) + BLOCK)
     # A sliding layer drops what left its window after each pass: one chunk at a time is kept beside the windows.
     passing = min(run.context - inside, run.chunk)
     sliding = layers.sliding_elements * (inside * run.concurrency + passing)
-    return (one * run.concurrency + sliding) * _kept(arch, run) * layers.pool_factor[1]
+    return (one * run.concurrency + sliding) * _kept(shape, run) * layers.pool_factor[1]
 
 
-def pool_bytes(arch: ModelShape, run: MemoryConfig, tokens: int, sliding: float) -> float:
+def pool_bytes(shape: ModelShape, run: MemoryConfig, tokens: int, sliding: float) -> float:
     """KV cache of `tokens` tokens of all requests on one rank; sliding layers keep `sliding` for each of them.
 
     A drafter's is counted with it: its layers are given as many tokens.
     """
-    layers = arch.layers
+    layers = shape.layers
     each = layers.kv_elements + sliding * layers.sliding_elements
-    drafter = draft_kv_bytes(arch, run.model_copy(update={"context": tokens, "concurrency": 1}))
-    return each * tokens * _kept(arch, run) * layers.pool_factor[1] + drafter
+    drafter = draft_kv_bytes(shape, run.model_copy(update={"context": tokens, "concurrency": 1}))
+    return each * tokens * _kept(shape, run) * layers.pool_factor[1] + drafter
 
 
-def state_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def state_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """Recurrent states of all requests on one rank; verified drafts keep one more each."""
     slots = STATE_SLOTS.get(run.engine, 1) + (run.k if run.method != "none" else 0)
-    return one_state_bytes(arch, run) * slots * run.concurrency
+    return one_state_bytes(shape, run) * slots * run.concurrency
 
 
-def draft_kv_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def draft_kv_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """A drafter's KV cache on one rank, in the precision of the model's: all its layers, or one of an MTP or EAGLE head."""
     if run.method in ("none", "ngram"):
         return 0.0
     if run.draft is not None:
         alone = run.model_copy(update={"pp": 1, "method": "none", "draft": None})
         return kv_bytes(run.draft, alone) + state_bytes(run.draft, alone)
-    layers, pages = arch.layers, _pages(arch, run)
+    layers, pages = shape.layers, _pages(shape, run)
     tokens = run.concurrency * pages.tokens
     if run.method in PARALLEL_DRAFTS:
         return draft_layers(run) * DRAFT_KV * tokens * run.kv_bytes / min(run.tp, 8)
     mixers = layers.full or layers.sliding  # the head mixes tokens as the model's own layers do
     each = (layers.kv_elements or layers.sliding_elements) / max(1, mixers)
-    one_stage = _kept(arch, run) * run.pp
+    one_stage = _kept(shape, run) * run.pp
     return draft_layers(run) * each * pages.full * tokens * one_stage * layers.pool_factor[1]
 
 
-def block_tokens(arch: ModelShape, run: MemoryConfig) -> int:
+def block_tokens(shape: ModelShape, run: MemoryConfig) -> int:
     """Tokens of a block of vLLM's hybrid models: as many as one linear layer's state is long. 0 if blocks are not so."""
-    layers = arch.layers
+    layers = shape.layers
     if run.engine != "vllm" or not (layers.linear and layers.full and layers.kv_elements):
         return 0
     state = layers.state_bytes / layers.linear / run.tp
-    return BLOCK * max(1, math.ceil(state / _token_bytes(arch, run) / BLOCK))
+    return BLOCK * max(1, math.ceil(state / _token_bytes(shape, run) / BLOCK))
 
 
-def whole_block(arch: ModelShape, run: MemoryConfig) -> int:
+def whole_block(shape: ModelShape, run: MemoryConfig) -> int:
     """The least prefill step that has room for a block of a hybrid model: the power of two above it, 0 if there is none.
 
     With less vLLM stops at its start ("block_size (2096) must be <= max_num_batched_tokens (2048)").
     """
-    block = block_tokens(arch, run)
+    block = block_tokens(shape, run)
     return 1 << (block - 1).bit_length() if block else 0
 
 
@@ -100,17 +100,17 @@ class _Pages(NamedTuple):
     """Bytes of one slot of all linear layers on a rank; 0 if states are not pages."""
 
 
-def _pages(arch: ModelShape, run: MemoryConfig) -> _Pages:
+def _pages(shape: ModelShape, run: MemoryConfig) -> _Pages:
     """vLLM's pool has pages of one size for layers of all kinds (v1/core/kv_cache_utils.py, platforms/interface.py).
 
     A hybrid model's block has as many tokens as a linear layer's state is long, and a group of layers as many as the
     rarer kind has, or the commoner if they are nearly equal. 35.45 GiB hold 8.5057 requests of 131,072 tokens of a
     Qwen3.8-27B (740 pages of 16 layers, 84 + 3 a request), and 6 GiB 2.3256 of 262,144 of a Qwen3.6-35B-A3B: jschmied.
     """
-    layers, block = arch.layers, block_tokens(arch, run)
+    layers, block = shape.layers, block_tokens(shape, run)
     if not block:
         return _Pages(run.context)
-    token = _token_bytes(arch, run)
+    token = _token_bytes(shape, run)
     same = layers.full + (draft_layers(run) if run.method in MTP and run.draft is None else 0)
     few, many = sorted((same, layers.linear))
     group = many if many < 1.5 * few else few
@@ -119,21 +119,21 @@ def _pages(arch: ModelShape, run: MemoryConfig) -> _Pages:
     return _Pages(block * math.ceil(run.context / block), full, linear * block * token / run.pp)
 
 
-def _token_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def _token_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """Bytes on a rank that one full layer keeps per token."""
-    return arch.layers.kv_elements / arch.layers.full * _kept(arch, run) * run.pp
+    return shape.layers.kv_elements / shape.layers.full * _kept(shape, run) * run.pp
 
 
-def one_state_bytes(arch: ModelShape, run: MemoryConfig) -> float:
+def one_state_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """Bytes of one slot of all linear layers on a rank."""
-    paged = _pages(arch, run).state
-    return paged or arch.layers.state_bytes / (run.tp * run.pp)
+    paged = _pages(shape, run).state
+    return paged or shape.layers.state_bytes / (run.tp * run.pp)
 
 
-def _kept(arch: ModelShape, run: MemoryConfig) -> float:
+def _kept(shape: ModelShape, run: MemoryConfig) -> float:
     """Bytes on the fullest rank per element of all of a stage's KV: heads are not divided."""
-    heads = fullest_share(arch.layers.kv_heads, run.tp)
-    return (arch.layers.packed_kv_bytes or run.kv_bytes) * heads / run.pp
+    heads = fullest_share(shape.layers.kv_heads, run.tp)
+    return (shape.layers.packed_kv_bytes or run.kv_bytes) * heads / run.pp
 
 
 def draft_layers(run: MemoryConfig) -> int:

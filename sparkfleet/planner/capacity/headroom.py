@@ -16,7 +16,7 @@ from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.predictor import EngineSettings, release_of
-from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, size_proposal, sized_at
 from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_FLAG, chunk_given
 from sparkfleet.planner.types.plan import Candidate, Rung
@@ -36,7 +36,7 @@ def bisect(fits: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def lowered(
-    case: VariantContext, proposal: Proposal, settings: EngineSettings, room: MemoryBudget, rung: Rung
+    case: VariantCase, proposal: Proposal, settings: EngineSettings, room: MemoryBudget, rung: Rung
 ) -> str:
     """Sizes that a rung reduced, and the reason; "" if none, or if rules set them.
 
@@ -66,7 +66,7 @@ def lowered(
     return f"{', '.join(less)}: {case.context} × {concurrency} {why}{otherwise}"
 
 
-def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str, int]:
+def reached(case: VariantCase, choice: Rung, room: MemoryBudget) -> dict[str, int]:
     """`largest_context` at the planned concurrency and `largest_concurrency` at the planned context, by those names.
 
     Both leave the host as much as the plan does: its reserve, or the minimum if the plan is tight.
@@ -91,7 +91,7 @@ def reached(case: VariantContext, choice: Rung, room: MemoryBudget) -> dict[str,
     return {"largest_context": max(steps * STEP, candidate.context), "largest_concurrency": requests}
 
 
-def _proposal_of(case: VariantContext, candidate: Candidate) -> Proposal:
+def _proposal_of(case: VariantCase, candidate: Candidate) -> Proposal:
     """The proposal that became a candidate."""
     shape = candidate.shape
     pools = case.fleet.pools(shape.ranks, case.variant.nodes)

@@ -52,7 +52,7 @@ def _sizes(plan: DeploymentPlan) -> Sizes | None:
 
 
 def _halvings(sizes: Sizes) -> int:
-    """After how many levels nothing is left to halve."""
+    """Number of levels after which nothing is left to halve."""
     return sizes.concurrency.bit_length() - 1 + max(0, (sizes.context // LEAST_CONTEXT).bit_length() - 1)
 
 
@@ -67,7 +67,7 @@ def _nodes(groups: Collection[GroupPlan]) -> set[str]:
 
 
 def _beside(plan: Plan, name: str, others: Collection[str]) -> list[str]:
-    """Those of `others` that share a node with a deployment."""
+    """Deployments of `others` that share a node with one."""
     one = plan.of(name)
     own = _nodes(one.groups) if one else set()
     return [other.name for other in plan.deployments if other.name in others and own & _nodes(other.groups)]

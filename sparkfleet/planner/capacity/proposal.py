@@ -1,6 +1,6 @@
 """The planner's nouns between a variant and its candidates.
 
-VariantContext   everything that is the same for all proposals of one variant; `case` in the functions that take it
+VariantCase   everything that is the same for all proposals of one variant; `case` in the functions that take it
 Proposal         split, place, engine and speculation; no image yet
 Sizing           the sizes of a proposal, and the memory that they take
 """
@@ -60,7 +60,7 @@ class Sizing(NamedTuple):
 
     @property
     def sizes(self) -> Sizes:
-        """Its context and concurrency."""
+        """The context and concurrency."""
         return Sizes(self.context, self.concurrency)
 
     @property
@@ -70,8 +70,8 @@ class Sizing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class VariantContext:
-    """Everything that is the same for all proposals of one variant."""
+class VariantCase:
+    """The case of one variant: everything that is the same for all of its proposals."""
 
     spec: Deployment
     variant: Variant

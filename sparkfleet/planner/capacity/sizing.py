@@ -11,7 +11,7 @@ from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse
 from sparkfleet.perf.predictor import EngineSettings
-from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizes, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizes, Sizing, VariantCase
 from sparkfleet.planner.engine_args.engine_args import (
     BATCHED,
     CHUNKED,
@@ -52,7 +52,7 @@ POOLED = {"vllm": VLLM_POOL}
 
 
 def size_proposal(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings
+    case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings
 ) -> Sizing:
     """The first sizes that fit, else the first that are tight, else the smallest, which do not fit.
 
@@ -81,7 +81,7 @@ def size_proposal(
 
 
 def sized_at(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sizes: Sizes
+    case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sizes: Sizes
 ) -> Sizing:
     """The proposal with these sizes: what it takes of its nodes, and whether they have it."""
     needs, parts = case.predictor.memory(proposal.split, settings, *sizes)
@@ -94,7 +94,7 @@ def sized_at(
     return found._replace(verdict="tight") if waits else found
 
 
-def _with_given_args(case: VariantContext, found: Sizing, proposal: Proposal, room: MemoryBudget) -> Sizing:
+def _with_given_args(case: VariantCase, found: Sizing, proposal: Proposal, room: MemoryBudget) -> Sizing:
     """The same with what the deployment's own arguments fix of it."""
     share, cache = share_given(case.variant.engine_args, proposal.engine), found.cache
     if cache is not None and cache.requests < 1:
@@ -111,7 +111,7 @@ def lacks_share(share: float | None, proposal: Proposal, room: MemoryBudget) -> 
 
 
 def _cache(
-    case: VariantContext,
+    case: VariantCase,
     proposal: Proposal,
     settings: EngineSettings,
     sizes: Sizes,
@@ -124,9 +124,9 @@ def _cache(
     if pool.tokens is None:
         given, needed = float(pool.bytes or 0), pooled_bytes(parts, proposal.engine)
         return KvSizing(pool, given, given * sizes.concurrency / needed if needed else math.inf)
-    layers = case.predictor.arch.layers
+    layers = case.predictor.shape.layers
     config = case.predictor.memory_config(proposal.split, settings, *sizes)
-    given = pool_bytes(case.predictor.arch, config, pool.tokens, pool.sliding)
+    given = pool_bytes(case.predictor.shape, config, pool.tokens, pool.sliding)
     unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
     return KvSizing(pool, given, 0.0 if unknown else pool.tokens / sizes.context)
 
@@ -137,7 +137,7 @@ def pooled_bytes(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:
 
 
 def _by_pool(
-    case: VariantContext, found: Sizing, cache: KvSizing, proposal: Proposal, room: MemoryBudget
+    case: VariantCase, found: Sizing, cache: KvSizing, proposal: Proposal, room: MemoryBudget
 ) -> Sizing:
     """The same if the deployment sets the size of the KV cache: the engine allocates it in full."""
     pooled, names = pooled_bytes(found.parts, proposal.engine), POOLED.get(proposal.engine, KV)
@@ -164,7 +164,7 @@ def _by_pool(
 
 
 def _by_share(
-    case: VariantContext, found: Sizing, share: float, proposal: Proposal, room: MemoryBudget
+    case: VariantCase, found: Sizing, share: float, proposal: Proposal, room: MemoryBudget
 ) -> Sizing:
     """The same if the deployment sets the engine's share of the memory: the engine takes all of it."""
     needs, taken = found.needs, share * shared_bytes(proposal, room)
@@ -196,7 +196,7 @@ def shared_bytes(proposal: Proposal, room: MemoryBudget) -> float:
     return total if proposal.engine == "vllm" else min(total, max(0.0, room.at_most) + FLOOR)
 
 
-def _sizes(case: VariantContext, proposal: Proposal, settings: EngineSettings) -> Iterator[tuple[Sizes, str]]:
+def _sizes(case: VariantCase, proposal: Proposal, settings: EngineSettings) -> Iterator[tuple[Sizes, str]]:
     """Sizes with a KV precision: the requested ones first, then less of those that are open."""
     smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[proposal.engine],)
     for context in _contexts(case):
@@ -205,7 +205,7 @@ def _sizes(case: VariantContext, proposal: Proposal, settings: EngineSettings) -
                 yield Sizes(context, concurrency), kv
 
 
-def _contexts(case: VariantContext) -> Iterator[int]:
+def _contexts(case: VariantCase) -> Iterator[int]:
     context = case.context
     while True:
         yield context
@@ -214,8 +214,8 @@ def _contexts(case: VariantContext) -> Iterator[int]:
         context = max(LEAST_CONTEXT, context // 2)
 
 
-def _concurrencies(case: VariantContext, ranks: int) -> Iterator[int]:
-    """As many as wanted, then three quarters and a half of it, and so on: a half alone may lose more than drafts gain."""
+def _concurrencies(case: VariantCase, ranks: int) -> Iterator[int]:
+    """Numbers to try: the planned one, three quarters and half of it, and so on: half may lose more than drafts gain."""
     concurrency = case.concurrency_of(ranks)
     yield concurrency
     while case.variant.concurrency is None and concurrency > 1:
@@ -225,7 +225,7 @@ def _concurrencies(case: VariantContext, ranks: int) -> Iterator[int]:
         yield concurrency
 
 
-def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> EngineSettings:
+def settings_of(case: VariantCase, proposal: Proposal, stack: Stack) -> EngineSettings:
     """Memory and speed settings in the deployment's own arguments."""
     flags = parse_flags(case.variant.engine_args)
     chunk = chunk_given(case.variant.engine_args, BATCH_FLAGS.get(stack.engine, ""))
@@ -247,21 +247,21 @@ def settings_of(case: VariantContext, proposal: Proposal, stack: Stack) -> Engin
     )
 
 
-def _whole_block(case: VariantContext, proposal: Proposal, settings: EngineSettings) -> int:
+def _whole_block(case: VariantCase, proposal: Proposal, settings: EngineSettings) -> int:
     """Tokens that a prefill step has to have room for. Of a KV cache whose precision is open the smallest counts: its blocks
     have the most tokens."""
     smallest = KV_SMALL[proposal.engine] if settings.kv_dtype == "auto" else settings.kv_dtype
     return case.predictor.whole_block(proposal.split, settings._replace(kv_dtype=smallest))
 
 
-def quant_of(case: VariantContext) -> str:
-    """Weight format, as images and rules name it."""
+def quant_of(case: VariantCase) -> str:
+    """Weight format, as images and plans name it; rules name the format of most weights (`checkpoint_quant`)."""
     if case.predictor.format == "fp8+mxfp4":
         return "fp8+mxfp4-experts"
     return checkpoint_quant(case.predictor.checkpoint)
 
 
-def fraction_of(case: VariantContext, proposal: Proposal, engine: EngineName, sized: Sizing) -> float | None:
+def fraction_of(case: VariantCase, proposal: Proposal, engine: EngineName, sized: Sizing) -> float | None:
     """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
     share = share_given(case.variant.engine_args, engine)
     if share is not None:

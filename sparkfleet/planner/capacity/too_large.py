@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import lacks_share, pooled_bytes, shared_bytes
 from sparkfleet.planner.engine_args.engine_args import share_given
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.units import GIB, gib
 
 
-def too_large(case: VariantContext, proposal: Proposal, sized: Sizing, room: MemoryBudget) -> Rejection:
+def too_large(case: VariantCase, proposal: Proposal, sized: Sizing, room: MemoryBudget) -> Rejection:
     """The rejection of a proposal that does not fit, with its numbers."""
     where = "one node" if proposal.split.ranks == 1 else f"each of {proposal.split.ranks} nodes"
     largest = max(sized.parts, key=lambda part: part.bytes)

@@ -49,7 +49,7 @@ class CarriedOver(NamedTuple):
     """For each group of the plan the running one that serves it; None: it has to start."""
 
     def ended(self, running: Sequence[RunningGroup]) -> tuple[RunningGroup, ...]:
-        """Those of `running` that the plan does not keep."""
+        """Groups of `running` that the plan does not keep."""
         return tuple(one for one in running if one.member not in self.kept)
 
 

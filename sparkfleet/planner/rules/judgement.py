@@ -96,7 +96,7 @@ class RuleMatch(Value):
 
     @property
     def limits(self) -> RuleLimits:
-        """Its limits; without any if it sets none."""
+        """The limits; without any if it sets none."""
         effect = self.rule.effect
         return effect.limits if isinstance(effect, Require) else RuleLimits()
 
@@ -127,10 +127,10 @@ def _judged(situation: RuleContext, rules: Iterable[Rule]) -> tuple[RuleMatch, .
     return tuple(sorted(possible, key=_worst_first))
 
 
-def _outgrown(finding: RuleMatch) -> bool:
+def _outgrown(matched: RuleMatch) -> bool:
     """True if only releases that are older than the architecture would make the rule fire: the engine, whose version is not
     known, is none of them."""
-    situation = finding.situation
+    situation = matched.situation
     if situation.engine_version is not None and parse_version(situation.engine_version) is not None:
         return False
     oldest = earliest(situation.engine, situation.model_type)
@@ -138,7 +138,7 @@ def _outgrown(finding: RuleMatch) -> bool:
         return False
     # A snapshot of a release is it or any later one.
     later = situation.model_copy(update={"engine_version": f"{oldest}.dev0"})
-    return finding.rule.applies(later) is Truth.NO
+    return matched.rule.applies(later) is Truth.NO
 
 
 _COMMON = ("device", "engine", "engine_version", "image", "model", "quant", "features", "nodes", "topology")
@@ -152,8 +152,8 @@ def _relevant(*common: object) -> tuple[Rule, ...]:
     return tuple(rule for rule in planning_rules() if rule.applies(situation) is not Truth.NO)
 
 
-def _worst_first(finding: RuleMatch) -> int:
-    return SEVERITIES.index(finding.rule.severity)
+def _worst_first(matched: RuleMatch) -> int:
+    return SEVERITIES.index(matched.rule.severity)
 
 
 def _shown(situation: RuleContext, fact: str) -> str:
@@ -221,8 +221,8 @@ def fold(findings: Iterable[RuleMatch]) -> RuleJudgement:
     )
 
 
-def _wanted(finding: RuleMatch, what: str) -> Mapping[str, str]:
-    then = finding.rule.then
+def _wanted(matched: RuleMatch, what: str) -> Mapping[str, str]:
+    then = matched.rule.then
     assert isinstance(then, Require)
     return parse_flags(then.flags) if what == "flags" else dict(getattr(then, what))
 

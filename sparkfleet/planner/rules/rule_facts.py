@@ -12,7 +12,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.engines.engine_models import loading
 from sparkfleet.knowledge.engines.images import engine_version_of, images_of
-from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, RuleContext, parse_flags
+from sparkfleet.knowledge.rules.rule_context import FACTS, FactKind, Feature, RuleContext, parse_flags
 from sparkfleet.planner.engine_args.engine_args import (
     BATCHED,
     CHUNKED,
@@ -217,7 +217,7 @@ def _declared_method(checkpoint: Checkpoint) -> str:
 
 
 def checkpoint_quant(checkpoint: Checkpoint) -> str:
-    """Format of a checkpoint's weights, as rules name it."""
+    """Format of most of a checkpoint's quantised weights, as rules name it (as images do: `quant_of` of sizing.py)."""
     quantization = checkpoint.quantization
     if quantization is None:
         # Weights of 32 bits are loaded in 16 (`Portion.loaded_bytes`).
@@ -226,7 +226,7 @@ def checkpoint_quant(checkpoint: Checkpoint) -> str:
     return _METHOD_QUANTS.get((quantization.method, stored), stored)
 
 
-def _features(checkpoint: Checkpoint) -> tuple[str, ...]:
+def _features(checkpoint: Checkpoint) -> tuple[Feature, ...]:
     kinds = {group.kind for group in checkpoint.layers if group.layers}
     quantization = checkpoint.quantization
     head = quantization is not None and any(
@@ -234,7 +234,7 @@ def _features(checkpoint: Checkpoint) -> tuple[str, ...]:
         for cover in quantization.covers
     )
     linear = LayerKind.LINEAR in kinds
-    present = {
+    present: dict[Feature, bool] = {
         "moe": checkpoint.experts > 0,
         "gdn": linear and checkpoint.model_type.startswith(_GDN_MODELS),
         "mamba": linear and checkpoint.model_type.startswith(_MAMBA_MODELS),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.capacity.sizing import size_proposal
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
@@ -30,7 +30,7 @@ class Alternatives:
         proposals: of the variant; reasons are added to their account and their rejections.
     """
 
-    def __init__(self, case: VariantContext, ledger: MemoryLedger, proposals: ProposalEnumerator) -> None:
+    def __init__(self, case: VariantCase, ledger: MemoryLedger, proposals: ProposalEnumerator) -> None:
         self._case = case
         self._ledger = ledger
         self._proposals = proposals

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, fraction_of, quant_of, settings_of
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.stacks import Stack
@@ -19,7 +19,7 @@ from sparkfleet.planner.types.plan import Candidate, GroupShape
 class StackedProposal(NamedTuple):
     """A proposal on one stack, on nodes with so much room."""
 
-    case: VariantContext
+    case: VariantCase
     proposal: Proposal
     stack: Stack
     room: MemoryBudget
@@ -90,7 +90,7 @@ def _known(situation: RuleContext) -> dict[str, object]:
     return {name: value for name, value in situation if value is not None}
 
 
-def _fits_one(case: VariantContext, proposal: Proposal, stack: Stack) -> bool:
+def _fits_one(case: VariantCase, proposal: Proposal, stack: Stack) -> bool:
     settings = settings_of(case, proposal, stack)._replace(speculation=Speculation())
     needs, _ = case.predictor.memory(Split(), settings, LEAST_CONTEXT, 1)
     return needs.mid <= 0.85 * proposal.pool.site.memory_total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.rules.rules import Rule, planning_rules
-from sparkfleet.planner.capacity.proposal import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Fleet
@@ -27,7 +27,7 @@ def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> R
     return None
 
 
-def unwanted(case: VariantContext) -> Rejection | None:
+def unwanted(case: VariantCase) -> Rejection | None:
     """Reason that excludes every candidate of this checkpoint, whatever its shape; None if there is none."""
     spec, variant, checkpoint = case.spec, case.variant, case.predictor.checkpoint
     name = variant.model.rpartition("/")[2]

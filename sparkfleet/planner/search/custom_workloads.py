@@ -25,7 +25,7 @@ def custom_groups(
     *,
     runs_on: Sequence[tuple[str, ...]],
 ) -> ServedVariant:
-    """Its groups, as many as the deployment requires or none; `runs_on`: nodes of those that run now."""
+    """The groups, as many as the deployment requires or none; `runs_on`: nodes of those that run now."""
     declared = float(variant.memory_bytes or 0)
     needs = Band(
         low=declared,

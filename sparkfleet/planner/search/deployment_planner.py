@@ -7,7 +7,7 @@ from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.engine_args.user_overrides import requests_given, take_over
 from sparkfleet.planner.search import constraints, cpu_models
 from sparkfleet.planner.search.custom_workloads import custom_groups
@@ -129,7 +129,7 @@ def _in_reach(
 
 def _case(
     spec: Deployment, variant: Variant, planning: PlanningContext, share: int
-) -> VariantContext | Rejection:
+) -> VariantCase | Rejection:
     """Stacks for candidates, or the reasons for having none."""
     predictor = planning.predictor(variant.model, spec.content)
     if predictor is None:
@@ -139,7 +139,7 @@ def _case(
     with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)
     if len(with_gpu) < len(fleet.nodes):
         fleet = fleet.model_copy(update={"nodes": with_gpu})
-    case = VariantContext(
+    case = VariantCase(
         spec,
         variant,
         predictor,

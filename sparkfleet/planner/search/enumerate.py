@@ -12,7 +12,7 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal
 from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.flag_engines import foreign
@@ -29,7 +29,7 @@ from sparkfleet.specs.deployment import EngineName, Parallel, Variant
 class ProposalEnumerator:
     """Proposals of one variant, and the options that were excluded before judging."""
 
-    def __init__(self, case: VariantContext, ledger: MemoryLedger) -> None:
+    def __init__(self, case: VariantCase, ledger: MemoryLedger) -> None:
         self._case = case
         self._ledger = ledger
         self.rejected: list[Rejection] = []
@@ -93,7 +93,7 @@ class ProposalEnumerator:
     def _size(self, proposal: Proposal, room: MemoryBudget) -> Sizing:
         """Sizes on the first stack; if the model's tables leave no room, on one that keeps them on the disk."""
         found = size_proposal(self._case, proposal, room, self.settings(proposal))
-        if found.verdict != "no" or not self._case.predictor.arch.table_bytes:
+        if found.verdict != "no" or not self._case.predictor.shape.table_bytes:
             return found
         able = (
             stack
@@ -135,7 +135,7 @@ class ProposalEnumerator:
     def _least_of(
         self, sized: Sequence[tuple[Proposal, Sizing]], room: MemoryBudget
     ) -> Iterator[SuggestedPlacement]:
-        """Of every engine the proposal that needs least."""
+        """The proposal that needs least, of every engine."""
         for engine, stacks in self.stacks.items():
             own = [item for item in sized if item[0].engine == engine]
             if own:

@@ -13,7 +13,7 @@ from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.perf.predictor import EngineSettings
-from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
     fraction_of,
@@ -86,7 +86,7 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    case: VariantContext, proposal: Proposal, stacks: Sequence[Stack], room: MemoryBudget
+    case: VariantCase, proposal: Proposal, stacks: Sequence[Stack], room: MemoryBudget
 ) -> tuple[Evaluation | None, list[Rejection]]:
     """The proposal on the first stack that the rules let pass, None if there is none; and why not on those before it."""
     rejected: list[Rejection] = []
@@ -160,14 +160,14 @@ def _with_required_flags(
     return candidate, verdict.model_copy(update={"required_by": tuple(required.values())}), contested
 
 
-def _contested(finding: RuleMatch) -> bool:
+def _contested(matched: RuleMatch) -> bool:
     """True if its limit on the share of the memory has one source, and others published the contrary."""
-    rule = finding.rule
-    return finding.limits.memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
+    rule = matched.rule
+    return matched.limits.memory_fraction is not None and rule.confidence == "single" and bool(rule.against)
 
 
 def _smaller(
-    case: VariantContext, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sized: Sizing
+    case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sized: Sizing
 ) -> Sizing:
     """The first sizes below those that have no room within what rules require; they end with the smallest."""
     below = replace(case, most=Sizes(sized.context, sized.concurrency))
@@ -207,7 +207,7 @@ def _required(candidate: Candidate, verdict: RuleJudgement) -> Candidate:
 
 
 def _against_wishes(
-    case: VariantContext, candidate: Candidate, limits: RuleLimits, causes: Sequence[RuleMatch]
+    case: VariantCase, candidate: Candidate, limits: RuleLimits, causes: Sequence[RuleMatch]
 ) -> Rejection | None:
     """A limit that the deployment's own numbers exceed: what is pinned is obeyed, so the candidate is not taken."""
     variant = case.variant

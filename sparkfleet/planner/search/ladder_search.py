@@ -15,7 +15,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation, evaluate
@@ -42,7 +42,7 @@ LOOKUP_REJECTED = Rejection(
 )
 
 
-def lookup_pays(case: VariantContext) -> bool:
+def lookup_pays(case: VariantCase) -> bool:
     """True if drafts looked up in the text may be the first choice.
 
     The deployment sets text that repeats, asks for the method, or somebody has measured it on this fleet.
@@ -99,7 +99,7 @@ class LadderSearch:
     """
 
     def __init__(
-        self, case: VariantContext, ledger: MemoryLedger, proposals: ProposalEnumerator, nodes: NodeFinder
+        self, case: VariantCase, ledger: MemoryLedger, proposals: ProposalEnumerator, nodes: NodeFinder
     ) -> None:
         self._case = case
         self._ledger = ledger

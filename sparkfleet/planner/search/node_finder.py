@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.place.fleet_map import Pool, SiteClass
 
 
@@ -23,7 +23,7 @@ class NodeFinder:
 
     def __init__(
         self,
-        case: VariantContext,
+        case: VariantCase,
         ledger: MemoryLedger,
         pools: Mapping[SiteClass, Sequence[Pool]],
         runs_on: Sequence[tuple[str, ...]],

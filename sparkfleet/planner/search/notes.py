@@ -9,7 +9,7 @@ from sparkfleet.knowledge.models.speculators import draft_meant
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.demand import FLOOR
-from sparkfleet.planner.capacity.proposal import DEFAULT_CONTEXT, Proposal, Sizing, VariantContext
+from sparkfleet.planner.capacity.proposal import DEFAULT_CONTEXT, Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.place.drafting import declared_heads, license_of_draft
 from sparkfleet.planner.place.stacks import proves
@@ -116,7 +116,7 @@ def _written(stacked: StackedProposal) -> str:
     )
 
 
-def _misspelt(case: VariantContext, proposal: Proposal) -> str:
+def _misspelt(case: VariantCase, proposal: Proposal) -> str:
     """The warning on a draft that nobody has published under its name, with the one that is like it; "" on any other."""
     name = proposal.speculation.draft
     if name is None or name.startswith(("/", "builtin:")) or name in case.predictor.drafts:
@@ -127,7 +127,7 @@ def _misspelt(case: VariantContext, proposal: Proposal) -> str:
     )
 
 
-def _noncommercial(case: VariantContext, proposal: Proposal) -> str:
+def _noncommercial(case: VariantCase, proposal: Proposal) -> str:
     """The warning on a draft whose licence forbids commercial use; "" on any other."""
     name = proposal.speculation.draft
     given = license_of_draft(name, case.predictor.drafts) if name else ""

@@ -16,7 +16,7 @@ from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, EngineSettings
-from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
 
@@ -32,20 +32,20 @@ KEPT = 0.95
 class SizedProposal(NamedTuple):
     """A proposal of a variant with its engine settings and its sizes."""
 
-    case: VariantContext
+    case: VariantCase
     proposal: Proposal
     settings: EngineSettings
     sizes: Sizes
 
     def rates(self, requests: int) -> Rates:
-        """Its speed with so many requests at once in one group."""
+        """The speed with so many requests at once in one group."""
         return self.case.predictor.rates(self.proposal.split, self.settings, self.sizes.context, requests)
 
 
 def worth(sized: SizedProposal, factor: float) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
-    Nodes cost nothing here: those that other deployments need are not offered (`VariantContext.share`), and how much faster
+    Nodes cost nothing here: those that other deployments need are not offered (`VariantCase.share`), and how much faster
     more of them have to be is decided when candidates on different numbers of nodes are compared (`spread`).
 
     Args:
@@ -151,7 +151,7 @@ def _requests(sized: SizedProposal) -> int:
     return sized.sizes.concurrency if sized.case.objective == "throughput" else 1
 
 
-def is_measured(case: VariantContext, proposal: Proposal, *, exactly: bool = False) -> bool:
+def is_measured(case: VariantCase, proposal: Proposal, *, exactly: bool = False) -> bool:
     """True if the user measured a proposal's engine, split and method here; `exactly`: with as many draft tokens."""
     wanted = proposal.speculation
     method = SPEED_METHODS.get(wanted.method, wanted.method)
@@ -163,18 +163,18 @@ def is_measured(case: VariantContext, proposal: Proposal, *, exactly: bool = Fal
     )
 
 
-def proof_of(case: VariantContext, proposal: Proposal) -> Evidence:
+def proof_of(case: VariantCase, proposal: Proposal) -> Evidence:
     """Published runs that speak for a proposal; the user's own measurement of it is as good as any."""
     return Evidence(EvidenceLevel.MODEL) if is_measured(case, proposal) else evidence_of(case, proposal)
 
 
-def evidence_of(case: VariantContext, proposal: Proposal) -> Evidence:
+def evidence_of(case: VariantCase, proposal: Proposal) -> Evidence:
     """Published runs that speak for a proposal."""
     method = SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
     split = proposal.split
     predictor, model = case.predictor, plain(case.variant.model.partition("@")[0])
     found = evidence().of(
-        RunKey(model, predictor.arch.family, proposal.engine, method, predictor.format, split.ranks)
+        RunKey(model, predictor.shape.family, proposal.engine, method, predictor.format, split.ranks)
     )
     if split.pp > 1:  # published are tensor parallel ranks; a pipeline of as many is another thing
         levels = tuple(max(one, EvidenceLevel.FORMAT) for one in found.levels)
@@ -186,7 +186,7 @@ def evidence_of(case: VariantContext, proposal: Proposal) -> Evidence:
     return found
 
 
-def _drafting(case: VariantContext, proposal: Proposal, requests: int) -> PublishedDrafting:
+def _drafting(case: VariantCase, proposal: Proposal, requests: int) -> PublishedDrafting:
     speculation, model = proposal.speculation, case.variant.model.partition("@")[0]
     if proposal.engine == "custom":
         return NOT_PUBLISHED
@@ -200,7 +200,7 @@ def _drafting(case: VariantContext, proposal: Proposal, requests: int) -> Publis
     )
 
 
-def doubt(case: VariantContext, stack: Stack, proposal: Proposal, verdict: RuleJudgement) -> float:
+def doubt(case: VariantCase, stack: Stack, proposal: Proposal, verdict: RuleJudgement) -> float:
     """Discount for evidence without a number."""
     factor = stack.evidence * proof_of(case, proposal).discount(busy=case.objective == "throughput")
     for finding in verdict.penalties:

@@ -14,7 +14,7 @@ from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.planner.capacity.headroom import reached
 from sparkfleet.planner.capacity.joint_sizing import with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Sizes, VariantCase
 from sparkfleet.planner.engine_args.user_overrides import take_over
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.deployment_planner import plan_deployment
@@ -82,7 +82,7 @@ def plan_fleet(
 
 
 def _hardest_first(spec: Deployment, planning: PlanningContext) -> tuple[bool, float, str]:
-    """Those that may use few nodes, then the largest: what is left over suits the small ones."""
+    """Deployments that may use few nodes first, then the largest: what is left over suits the small ones."""
     variants = spec.resolved()
     sizes = [
         float(planning.checkpoints[v.model].bytes_on_disk)
@@ -171,7 +171,7 @@ def _reaching(
     variant, _ = take_over(variant)
     nodes, taken = nodes_and_bytes_of(group)
     most = reached(
-        VariantContext(spec, variant, predictor, planning.fleet), choice, ledger.shared(nodes).plus(taken)
+        VariantCase(spec, variant, predictor, planning.fleet), choice, ledger.shared(nodes).plus(taken)
     )
     prediction = choice.prediction.model_copy(update=most)
     return group.model_copy(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
-from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
 from sparkfleet.planner.search.spread import sparks_words
@@ -71,7 +71,7 @@ def without_advisory_first(
     return ladder
 
 
-def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantContext) -> str:
+def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, case: VariantCase) -> str:
     """Reason why a shape of more nodes is slower, or hardly faster; "" if there is none to give."""
     ranks, other = proposal.split.ranks, choice.proposal.split.ranks
     is_alike = proposal.engine == choice.proposal.engine and (
@@ -86,7 +86,7 @@ def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, cas
         return f": {tps / ours:.2f}× as fast on {ranks / other:g}× the nodes"
     if tps >= ours:
         return f": hardly faster on {ranks // other if other else ranks}× the nodes"
-    blocks = case.predictor.arch.layers.blocks + case.predictor.arch.layers.mixers
+    blocks = case.predictor.shape.layers.blocks + case.predictor.shape.layers.mixers
     link = proposal.pool.site.link
     # Otherwise the difference may be that of the engine or of the method.
     if is_alike and proposal.split.tp > 1 and link is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import VariantContext
+from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.engine_args.user_overrides import requests_given
 from sparkfleet.planner.search.planning_context import PlanningContext
 from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
@@ -24,7 +24,7 @@ _FOLLOWS = ("image", "memory_fraction", "media_domains")
 
 
 def shared_groups(
-    case: VariantContext, number: int, planning: PlanningContext, ledger: MemoryLedger
+    case: VariantCase, number: int, planning: PlanningContext, ledger: MemoryLedger
 ) -> ServedVariant:
     """The groups of a variant on the ledger; `number`: which of its deployment's variants it is."""
     given = requests_given(case.variant.engine_args)
@@ -45,7 +45,7 @@ def shared_groups(
     return found
 
 
-def _as_it_runs(case: VariantContext, running: Sequence[GroupPlan]) -> Iterator[VariantContext]:
+def _as_it_runs(case: VariantCase, running: Sequence[GroupPlan]) -> Iterator[VariantCase]:
     """The variant with the share that runs; and, if it sets `replicas`, with the shape that runs."""
     variant = case.variant
     is_shared = variant.concurrency is not None and case.each is None
@@ -62,17 +62,17 @@ def _as_it_runs(case: VariantContext, running: Sequence[GroupPlan]) -> Iterator[
 
 
 def _attempt(
-    case: VariantContext, number: int, planning: PlanningContext, ledger: MemoryLedger
+    case: VariantCase, number: int, planning: PlanningContext, ledger: MemoryLedger
 ) -> ServedVariant:
     return VariantPlanner(case, ledger, planning.nodes_of(case.spec.name, number)).groups(number)
 
 
-def _expected(case: VariantContext, groups: Sequence[GroupPlan]) -> int:
+def _expected(case: VariantCase, groups: Sequence[GroupPlan]) -> int:
     """Groups for whose number they were sized; 0 without any."""
     return case.groups(groups[0].choice.candidate.shape.ranks) if groups else 0
 
 
-def _take_back(case: VariantContext, groups: Sequence[GroupPlan], ledger: MemoryLedger) -> None:
+def _take_back(case: VariantCase, groups: Sequence[GroupPlan], ledger: MemoryLedger) -> None:
     for group in groups:
         ledger.take_back(case.spec.name, *nodes_and_bytes_of(group))
 
@@ -93,7 +93,7 @@ def _is_apart(groups: Sequence[GroupPlan]) -> bool:
     return len(nodes) == len(set(nodes))
 
 
-def _with_shortage(groups: Sequence[GroupPlan], case: VariantContext) -> list[GroupPlan]:
+def _with_shortage(groups: Sequence[GroupPlan], case: VariantCase) -> list[GroupPlan]:
     """The groups with a note if all of them together hold fewer requests than the deployment sets."""
     requests, each = case.variant.concurrency or 0, case.each or 0
     together = each * len(groups)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparkfleet.knowledge.published.evidence import CLOSE, EvidenceLevel
 from sparkfleet.perf.prediction import Split
-from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import (
@@ -25,7 +25,7 @@ from sparkfleet.planner.types.plan import Rung
 from sparkfleet.units import three_digits
 
 
-def reason_to_stay(case: VariantContext, fewer: Evaluation, more: Evaluation) -> str:
+def reason_to_stay(case: VariantCase, fewer: Evaluation, more: Evaluation) -> str:
     """Reason to stay on fewer nodes; "" if more are worth it.
 
     Args:
@@ -138,14 +138,14 @@ def sparks_words(number: int) -> str:
     return {1: "one Spark", 2: "two Sparks"}.get(number, f"{number} Sparks")
 
 
-def _used(case: VariantContext, nodes: int, ranks: int) -> tuple[int, int]:
+def _used(case: VariantCase, nodes: int, ranks: int) -> tuple[int, int]:
     """Nodes that are compared: of one group; for throughput those of all groups, which use what there is."""
     if case.objective != "throughput":
         return nodes, ranks
     return nodes * case.groups(nodes), ranks * case.groups(ranks)
 
 
-def _lost(case: VariantContext, narrow: Rung, wide: Rung) -> str:
+def _lost(case: VariantCase, narrow: Rung, wide: Rung) -> str:
     """Reason if the requests at once that the deployment sets would be served more slowly together; else ""."""
     before, after = narrow.prediction.decode_tps_aggregate, wide.prediction.decode_tps_aggregate
     if case.objective != "interactive" or not case.variant.concurrency or before is None or after is None:

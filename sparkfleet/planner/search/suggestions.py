@@ -13,7 +13,7 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import EngineSettings, Predictor
 from sparkfleet.planner.capacity.headroom import STEP, bisect
-from sparkfleet.planner.capacity.proposal import Proposal, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, quant_of, size_proposal
 from sparkfleet.planner.engine_args.engine_args import LIMITS
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
@@ -51,7 +51,7 @@ class NodeKind(NamedTuple):
 
 
 def nearest(
-    case: VariantContext, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind], holds: Holds
+    case: VariantCase, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind], holds: Holds
 ) -> tuple[str, ...]:
     """The nearest things that would fit, in words; empty if memory is not the reason.
 
@@ -72,35 +72,35 @@ def nearest(
     )
 
 
-def joined(case: VariantContext, places: Sequence[SuggestedPlacement]) -> tuple[str, ...]:
+def joined(case: VariantCase, places: Sequence[SuggestedPlacement]) -> tuple[str, ...]:
     """Sizing on unlinked nodes: `places` are on empty nodes, as if they were linked."""
     if not _fits(case, places, lambda *_: True):
         return ()
     return (f"fits on {NUMBERS[places[0].proposal.split.ranks]} linked nodes",)
 
 
-def _fits(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> bool:
+def _fits(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> bool:
     """True if it fits anywhere, on an image that the rules accept."""
     return any(_has_room(case, place, holds) and _passes(case, place, holds) for place in places)
 
 
-def _passes(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
+def _passes(case: VariantCase, place: SuggestedPlacement, holds: Holds) -> bool:
     found, _ = evaluate(case, place.proposal, place.stacks, place.room)
     return found is not None and holds(place.proposal.pool, found.rung.prediction.memory_bytes_per_rank)
 
 
-def _has_room(case: VariantContext, place: SuggestedPlacement, holds: Holds) -> bool:
+def _has_room(case: VariantCase, place: SuggestedPlacement, holds: Holds) -> bool:
     sized = size_proposal(case, place.proposal, place.room, place.settings)
     return sized.verdict != "no" and holds(place.proposal.pool, sized.needs)
 
 
-def _asking(case: VariantContext, **fields: int | None) -> VariantContext:
+def _asking(case: VariantCase, **fields: int | None) -> VariantCase:
     """The case with other sizes; those of each group, if they are not shares."""
     each = fields.get("concurrency", case.each) if case.each is not None else None
     return replace(case, variant=case.variant.model_copy(update=fields), each=each)
 
 
-def _unlimited(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _unlimited(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
     """The deployment's own arguments that limit the engine's memory, if it fits without them."""
     args = case.variant.engine_args
     flags = parse_flags(args)
@@ -110,14 +110,14 @@ def _unlimited(case: VariantContext, places: Sequence[SuggestedPlacement], holds
         yield f"leave {' and '.join(named)} out of engine_args"
 
 
-def _fewer(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _fewer(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
     asked = case.variant.concurrency or 1
     most = bisect(lambda count: _fits(_asking(case, concurrency=count), places, holds), 0, asked - 1)
     if most:
         yield f"fits at concurrency {most}"
 
 
-def _shorter(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _shorter(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
     asked = case.variant.context or 0
     steps = bisect(
         lambda steps: _fits(_asking(case, context=steps * STEP), places, holds), 0, max(0, asked - 1) // STEP
@@ -127,9 +127,9 @@ def _shorter(case: VariantContext, places: Sequence[SuggestedPlacement], holds: 
 
 
 def _wider(
-    case: VariantContext, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind]
+    case: VariantCase, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind]
 ) -> Iterator[str]:
-    """On how many linked nodes it would fit, all of them as empty as the emptiest one was."""
+    """Number of linked nodes on which it would fit, all of them as empty as the emptiest one was."""
     kind = max(kinds, key=lambda kind: kind.empty)
     free = replace(case, variant=case.variant.model_copy(update={"parallel": None}))
     like = f" like {kind.emptiest}" if len({kind.site.memory_total for kind in kinds}) > 1 else ""
@@ -153,7 +153,7 @@ def _wider(
 
 
 def linked(kind: NodeKind, ranks: int) -> Pool:
-    """So many nodes of a kind, joined as they usually are."""
+    """Nodes of a kind, this many, joined as they usually are."""
     names = tuple(f"{kind.emptiest}.{number}" for number in range(ranks))
     if ranks == 1:
         return Pool(site=kind.site, nodes=names)
@@ -170,7 +170,7 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
     return Pool(site=kind.site.model_copy(update=joined), nodes=names)
 
 
-def _smaller(case: VariantContext, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _smaller(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
     for quant in SMALLER:
         if quant == quant_of(case):  # parts that its maker left wider would have to be quantised, too
             continue

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sparkfleet.planner.capacity.headroom import lowered
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Sizes, VariantCase
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.ladder_search import ChosenLadder, LadderSearch
@@ -36,9 +36,7 @@ class VariantPlanner:
         runs_on: nodes of each group that runs now.
     """
 
-    def __init__(
-        self, case: VariantContext, ledger: MemoryLedger, runs_on: Sequence[tuple[str, ...]]
-    ) -> None:
+    def __init__(self, case: VariantCase, ledger: MemoryLedger, runs_on: Sequence[tuple[str, ...]]) -> None:
         self._case = case
         self._ledger = ledger
         self._runs_on = runs_on

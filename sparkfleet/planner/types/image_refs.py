@@ -31,7 +31,7 @@ def tag_words(image: str) -> str:
 
 
 def digests_of(plan: DeploymentPlan | None) -> dict[str, str]:
-    """By name and tag, the references with digests that a plan carries. Nothing if there is no plan."""
+    """References with digests that a plan carries, by name and tag. Nothing if there is no plan."""
     images = [image for candidate in _candidates(plan) if (image := image_of(candidate))] if plan else []
     return {image.partition("@")[0]: image for image in images if "@" in image}
 

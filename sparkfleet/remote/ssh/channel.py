@@ -138,7 +138,7 @@ class SshChannel:
         return command
 
     async def _execute(self, command: Command, stdin: bytes, timeout_s: float) -> int:
-        """Its exit code. Raises NodeError."""
+        """The exit code. Raises NodeError."""
         flight = _Flight(command)
         self._flights.add(flight)
         try:

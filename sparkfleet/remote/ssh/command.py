@@ -148,7 +148,7 @@ class Command:
         self.stderr.add(self._err.feed(data))
 
     def drained(self) -> None:
-        """Not used."""
+        """Ignored."""
 
     def eof(self) -> None:
         """See `Receiver`."""
@@ -218,17 +218,17 @@ class _Quiet:
         self.over = asyncio.Event()
 
     def received(self, data: bytes) -> None:
-        """Not used, as are the other events."""
+        """Ignored, as are the other events."""
 
     received_stderr = received
 
     def drained(self) -> None:
-        """Not used."""
+        """Ignored."""
 
     eof = drained  # ignored
 
     def exited(self, exit_code: int) -> None:
-        """Not used."""
+        """Ignored."""
 
     def closed(self) -> None:
         self.over.set()

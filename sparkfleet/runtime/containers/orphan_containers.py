@@ -61,9 +61,7 @@ class OrphanContainers:
         listed = await ask(find_argv(tool, self._fleet)) if is_used(tool) else None
         if listed is None or listed.exit_code != 0:
             return []
-        return [
-            OrphanContainer(tool, one.name, _rank(one.identity)) for one in parse_containers(listed.stdout)
-        ]
+        return [OrphanContainer(tool, one.name, _rank(one.labels)) for one in parse_containers(listed.stdout)]
 
 
 async def _remove(one: OrphanContainer, grace_s: float) -> bool:
@@ -79,11 +77,11 @@ async def _remove(one: OrphanContainer, grace_s: float) -> bool:
     return False
 
 
-def _rank(identity: RankLabels) -> RankId:
+def _rank(labels: RankLabels) -> RankId:
     return RankId(
-        fleet=identity.fleet,
-        deployment=identity.deployment,
-        generation=identity.generation,
-        replica=identity.group,
-        rank=identity.rank,
+        fleet=labels.fleet,
+        deployment=labels.deployment,
+        generation=labels.generation,
+        replica=labels.group,
+        rank=labels.rank,
     )

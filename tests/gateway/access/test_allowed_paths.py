@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.gateway.access.allowed_paths import allowed_methods
+from sparkfleet.gateway.access.allowed_paths import MODELS, POSTED, allowed_methods, path_label
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,9 @@ def test_deployments_add_paths() -> None:
     assert "DELETE" in allowed_methods("/v1/files/1/content", named)
     assert not allowed_methods("/v1/files", named)
     assert not allowed_methods("/v1/filesystem", named)
+
+
+def test_known_paths_are_labels_of_metrics() -> None:
+    assert all(path_label(path) == path for path in (*POSTED, MODELS))
+    others = ("/v1/x", "/v1/models/tiny", "", "/v1/chat/completions/", "/v1/responses/resp_1")
+    assert {path_label(path) for path in others} == {"other"}

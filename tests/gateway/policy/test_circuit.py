@@ -57,10 +57,10 @@ def test_a_probe_that_takes_long_is_joined_by_another_and_still_closes_it() -> N
 
 def test_a_probe_that_leaves_makes_room_and_another_request_does_not() -> None:
     circuit = half_open(7)
-    assert not circuit.left_by(7, 101.0).is_open(101.0)
-    assert circuit.left_by(8, 101.0) == circuit
+    assert not circuit.after_end_of(7, 101.0).is_open(101.0)
+    assert circuit.after_end_of(8, 101.0) == circuit
     fresh = opened(None, 100.0)
-    assert fresh.left_by(0, 101.0) == fresh
+    assert fresh.after_end_of(0, 101.0) == fresh
 
 
 def test_it_is_explained() -> None:

@@ -82,6 +82,8 @@ def test_conditions(written: dict[str, Any], facts: dict[str, Any], answer: Trut
         ({"nodes": {"all": [1]}}, "nodes: all is no condition"),
         ({"flags": {"any": ["--a"]}}, "flags: any is no condition.*these are: all, none, the values alone"),
         ({"features": {"present": True}}, "features: present is no condition"),
+        ({"features": {"none": ["gnd"]}}, 'features: "gnd" is none of gdn, hybrid,'),
+        ({"engine": {"not": "vlm"}}, 'engine: "vlm" is none of'),
         ({"engine": {}}, "engine: {} is no condition"),
         ({"image_digest": {"present": "no"}}, "image_digest: expected true or false"),
     ],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.engines.engine_flags import engines_with
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.knowledge.rules.rules import (
     RULES_FILE,
@@ -129,6 +130,17 @@ def test_planning_rules_need_no_fact_of_a_node_check() -> None:
 def test_required_flags_are_flags() -> None:
     required = [rule.then.flags for rule in RULES if isinstance(rule.then, Require)]
     assert all(re.fullmatch(r"--[a-z][a-z0-9-]*(=\S+)?", flag) for flags in required for flag in flags)
+
+
+def test_flags_of_a_rule_are_those_of_its_engine() -> None:
+    """A build of somebody's own, which a rule names by its image, may have further ones."""
+    for rule in RULES:
+        asked = {word.partition("=")[0] for one in rule.when if one.fact == "flags" for word in one.wanted}
+        assert all(map(engines_with, asked)), rule.id
+        engines = {word for one in rule.when if one.fact == "engine" for word in one.wanted}
+        if isinstance(rule.then, Require) and not any(one.fact.startswith("image") for one in rule.when):
+            for flag in rule.then.flags:
+                assert engines <= set(engines_with(flag.partition("=")[0])), f"{rule.id}: {flag}"
 
 
 def test_the_page_in_docs_is_up_to_date() -> None:

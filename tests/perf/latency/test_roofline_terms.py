@@ -58,7 +58,7 @@ def test_drafters_read_keys_and_values_of_their_own() -> None:
         one = setup("Qwen/Qwen3.6-35B-A3B", "fp8", method=method, k=k)
         return step_terms(one, costs(one), 1, k + 1, 32768)["kv"]
 
-    full = setup("Qwen/Qwen3.6-35B-A3B", "fp8").arch.layers.full
+    full = setup("Qwen/Qwen3.6-35B-A3B", "fp8").shape.layers.full
     assert kv("mtp", 3) == pytest.approx(kv("none", 0) * (1 + 3 / full))
     assert kv("dflash", 7) == pytest.approx(kv("none", 0) * (1 + 5 / full))
     assert kv("ngram", 4) == kv("none", 0)
@@ -67,7 +67,7 @@ def test_drafters_read_keys_and_values_of_their_own() -> None:
 def test_a_prompt_does_not_pass_the_head() -> None:
     one = setup("Qwen/Qwen3.6-35B-A3B", "bf16")
     cost = costs(one)
-    assert cost.active - cost.prompt == pytest.approx(one.arch.hidden * one.arch.vocab)
+    assert cost.active - cost.prompt == pytest.approx(one.shape.hidden * one.shape.vocab)
     terms = prefill_terms(one, cost, 1, 8192, 0)
     assert terms["compute"] < 2 * cost.active * 8192 / cost.flops
 

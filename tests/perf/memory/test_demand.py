@@ -68,32 +68,32 @@ def test_a_step_has_room_for_what_all_requests_decode_together(requests: int, k:
 
 
 def test_whole_prompts_are_prefilled_one_at_a_time() -> None:
-    arch = model("Qwen/Qwen3-30B-A3B", "fp8")
-    assert step_tokens(arch, MemoryConfig(context=32_768, concurrency=4, chunk=WHOLE_PROMPT)) == 32_768
+    shape = model("Qwen/Qwen3-30B-A3B", "fp8")
+    assert step_tokens(shape, MemoryConfig(context=32_768, concurrency=4, chunk=WHOLE_PROMPT)) == 32_768
 
 
 def test_weights_are_divided_and_small_parts_are_too() -> None:
-    arch = model("Qwen/Qwen3-235B-A22B-GPTQ-Int4", "int4", 123.8)
-    assert weight_bytes(arch, MemoryConfig(tp=2)) == pytest.approx(57.64 * GIB, rel=0.01)
-    assert weight_bytes(arch, MemoryConfig(pp=2)) < 0.55 * arch.bytes
+    shape = model("Qwen/Qwen3-235B-A22B-GPTQ-Int4", "int4", 123.8)
+    assert weight_bytes(shape, MemoryConfig(tp=2)) == pytest.approx(57.64 * GIB, rel=0.01)
+    assert weight_bytes(shape, MemoryConfig(pp=2)) < 0.55 * shape.bytes
 
 
 def test_experts_are_dealt_out_or_cut() -> None:
-    arch = model("Qwen/Qwen3-235B-A22B", "fp8")  # 128 experts
-    experts = arch.part("experts")
+    shape = model("Qwen/Qwen3-235B-A22B", "fp8")  # 128 experts
+    experts = shape.part("experts")
     assert experts is not None
-    assert weight_bytes(arch, MemoryConfig(tp=2, ep=2)) == pytest.approx(
-        weight_bytes(arch, MemoryConfig(tp=2))
+    assert weight_bytes(shape, MemoryConfig(tp=2, ep=2)) == pytest.approx(
+        weight_bytes(shape, MemoryConfig(tp=2))
     )
-    rest = weight_bytes(arch.model_copy(update={"parts": _without(arch, "experts")}), MemoryConfig(tp=3))
-    fullest = weight_bytes(arch, MemoryConfig(tp=3, ep=3)) - rest
+    rest = weight_bytes(shape.model_copy(update={"parts": _without(shape, "experts")}), MemoryConfig(tp=3))
+    fullest = weight_bytes(shape, MemoryConfig(tp=3, ep=3)) - rest
     assert fullest == pytest.approx(experts.bytes * 43 / 128)  # 43, 43 and 42 of them
-    both = weight_bytes(arch, MemoryConfig(tp=4, ep=2))  # two ranks share what is dealt to them
-    assert both == pytest.approx(weight_bytes(arch, MemoryConfig(tp=4)))
+    both = weight_bytes(shape, MemoryConfig(tp=4, ep=2))  # two ranks share what is dealt to them
+    assert both == pytest.approx(weight_bytes(shape, MemoryConfig(tp=4)))
 
 
-def _without(arch: ModelShape, kind: str) -> tuple[ShapePart, ...]:
-    return tuple(part for part in arch.parts if part.kind != kind)
+def _without(shape: ModelShape, kind: str) -> tuple[ShapePart, ...]:
+    return tuple(part for part in shape.parts if part.kind != kind)
 
 
 def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
@@ -117,16 +117,16 @@ def test_a_draft_model_has_weights_and_kv_of_its_own() -> None:
 
 
 def test_the_second_model_on_a_node_sees_the_first() -> None:
-    arch = model("google/gemma-4-26B-A4B", "nvfp4", 16.5)
+    shape = model("google/gemma-4-26B-A4B", "nvfp4", 16.5)
     first = 0.85 * SPARK_TOTAL  # vLLM at 0.85 holds that much: flowy0, four times NV_ERR_NO_MEMORY
-    needs = demand(arch, MemoryConfig()).band
+    needs = demand(shape, MemoryConfig()).band
     assert fits(needs, SPARK) == "fits"
     assert fits(needs, SPARK.plus(-first), edge=True) == "no"
 
 
 def test_half_a_spark_is_half_a_spark() -> None:
-    arch = model("openai/gpt-oss-120b", "mxfp4", 65)
-    assert fits(demand(arch, MemoryConfig()).band, SMALL_SPARK, edge=True) == "no"
+    shape = model("openai/gpt-oss-120b", "mxfp4", 65)
+    assert fits(demand(shape, MemoryConfig()).band, SMALL_SPARK, edge=True) == "no"
     assert fits(demand(model("Qwen3.6-27B", "nvfp4"), MemoryConfig()).band, SMALL_SPARK) == "fits"
 
 
@@ -170,9 +170,9 @@ def test_more_memory_never_makes_a_fit_unfit(
 def test_more_context_or_requests_never_need_less(
     name: str, run: MemoryConfig, tokens: int, requests: int
 ) -> None:
-    arch = model(name, "fp8")
+    shape = model(name, "fp8")
     more = run.model_copy(update={"context": run.context + tokens, "concurrency": run.concurrency + requests})
-    a, b = demand(arch, run).band, demand(arch, more).band
+    a, b = demand(shape, run).band, demand(shape, more).band
     assert b.low >= a.low
     assert b.mid >= a.mid
     assert b.high >= a.high

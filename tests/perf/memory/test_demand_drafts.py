@@ -75,7 +75,7 @@ def test_what_cannot_be_told_is_said(target: Predictor) -> None:
     assert bytes_of(target, "/models/draft")["drafter"] == 12 * 8192**2 * 2
     # A head bears the name of what it drafts for: that name's size is not its own.
     head = drafter_by_name("dflash", "me/Qwen3.6-35B-A3B-DFlash")
-    assert head.arch is None
+    assert head.shape is None
     assert "me/Qwen3.6-35B-A3B-DFlash is not known" in head.assumed
 
 

@@ -16,7 +16,7 @@ from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split, Verdict
 from sparkfleet.perf.predictor import EngineSettings, Predictor
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
-from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantContext
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.capacity.sizing import sized_at
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.specs.deployment import Deployment, EngineName
@@ -471,17 +471,17 @@ KV_DTYPES = {0.5625: "nvfp4", 1.0: "fp8", 1.06: "fp8", 2.0: "bf16"}
 """KV caches by bytes per element as the planner names them; llama.cpp's q8_0 is counted as FP8."""
 
 
-def planned(sparks: Callable[..., Fleet], arch: ModelShape, run: MemoryConfig, *, edge: bool) -> Verdict:
+def planned(sparks: Callable[..., Fleet], shape: ModelShape, run: MemoryConfig, *, edge: bool) -> Verdict:
     """The verdict of the planner's own path on a run of a model, on idle Sparks with nothing else on them."""
     pool_args = [] if run.kv_pool is None else [f"--kv-cache-memory-bytes={round(run.kv_pool)}"]
     spec = Deployment.model_validate({"name": "m", "model": "a/b", "engine_args": pool_args}, strict=False)
     checkpoint = known_checkpoint("Qwen/Qwen3-30B-A3B")
     assert checkpoint is not None
     predictor = Predictor(checkpoint)
-    predictor.arch = arch  # sizes as published, not as that checkpoint's
+    predictor.shape = shape  # sizes as published, not as that checkpoint's
     fleet = sparks(run.tp * run.pp, switch=True)
     (pool,) = fleet.pools(run.tp * run.pp)
-    case = VariantContext(spec, spec.resolved()[0], predictor, fleet, edge=edge)
+    case = VariantCase(spec, spec.resolved()[0], predictor, fleet, edge=edge)
     speculation = Speculation.model_validate({"method": run.method, "tokens": run.k}, strict=False)
     proposal = Proposal(Split(run.tp, run.pp, run.ep), pool, cast("EngineName", run.engine), speculation)
     settings = EngineSettings(
@@ -512,9 +512,9 @@ def test_the_page_counts_the_published_setups_and_those_at_the_edge(sparks) -> N
 def test_published_fits(
     sparks, name: str, format_: str, gb: float, nodes: int, run: MemoryConfig, source: str
 ) -> None:  # type: ignore[no-untyped-def]
-    arch = model(name, format_, gb, active=13.0 if "Hy3" in name else None)
+    shape = model(name, format_, gb, active=13.0 if "Hy3" in name else None)
     assert run.tp * run.pp == nodes
-    assert planned(sparks, arch, run, edge=False) == "fits", source
+    assert planned(sparks, shape, run, edge=False) == "fits", source
 
 
 @pytest.mark.parametrize(("name", "format_", "gb", "nodes", "run", "source"), TIGHT)
@@ -522,9 +522,9 @@ def test_published_knife_edges_are_tight(  # type: ignore[no-untyped-def]
     sparks, name: str, format_: str, gb: float, nodes: int, run: MemoryConfig, source: str
 ) -> None:
     assert run.tp * run.pp == nodes
-    arch = model(name, format_, gb)
-    assert planned(sparks, arch, run, edge=False) in ("tight", "no"), source
-    assert planned(sparks, arch, run, edge=True) == "tight", source
+    shape = model(name, format_, gb)
+    assert planned(sparks, shape, run, edge=False) in ("tight", "no"), source
+    assert planned(sparks, shape, run, edge=True) == "tight", source
 
 
 @pytest.mark.parametrize(("name", "format_", "gb", "nodes", "run", "source"), DOES_NOT_FIT)
@@ -571,6 +571,6 @@ def test_an_mtp_layer_that_does_not_draft_is_not_loaded(sparks) -> None:  # type
     # 465 GB on disk, 104.7 GiB resident on each of four (FHNW): the rest of it is the MTP layer.
     known = known_checkpoint("nvidia/GLM-5.2-NVFP4")
     assert known is not None
-    arch = sized(from_checkpoint(known), 465)
-    assert weight_bytes(arch, MemoryConfig(tp=4)) == pytest.approx(104.7 * GIB, rel=0.02)
-    assert planned(sparks, arch, MemoryConfig(tp=4), edge=True) == "tight"
+    shape = sized(from_checkpoint(known), 465)
+    assert weight_bytes(shape, MemoryConfig(tp=4)) == pytest.approx(104.7 * GIB, rel=0.02)
+    assert planned(sparks, shape, MemoryConfig(tp=4), edge=True) == "tight"

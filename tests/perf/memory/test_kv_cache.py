@@ -14,66 +14,68 @@ from sparkfleet.perf.prediction import MemoryUse
 @pytest.mark.parametrize(("kv", "block", "step"), [(2.0, 4160, 8192), (1.0, 8320, 16_384)])
 def test_the_least_step_of_a_hybrid(kv: float, block: int, step: int) -> None:
     """NVIDIA's line for this model on a Spark: an FP8 cache, --max-num-batched-tokens 16384 (vllm-project/recipes)."""
-    arch = model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4")
+    shape = model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4")
     run = MemoryConfig(kv_bytes=kv)
-    assert (block_tokens(arch, run), whole_block(arch, run)) == (block, step)
-    assert whole_block(arch, MemoryConfig(engine="sglang", kv_bytes=kv)) == 0
+    assert (block_tokens(shape, run), whole_block(shape, run)) == (block, step)
+    assert whole_block(shape, MemoryConfig(engine="sglang", kv_bytes=kv)) == 0
 
 
 def test_kv_heads_are_copied_beyond_their_number() -> None:
-    arch = model("Qwen/Qwen3.6-35B-A3B", "fp8")  # two KV heads
-    two = kv_bytes(arch, MemoryConfig(tp=2))
-    assert kv_bytes(arch, MemoryConfig()) / 2 == pytest.approx(
+    shape = model("Qwen/Qwen3.6-35B-A3B", "fp8")  # two KV heads
+    two = kv_bytes(shape, MemoryConfig(tp=2))
+    assert kv_bytes(shape, MemoryConfig()) / 2 == pytest.approx(
         two, rel=0.02
     )  # whole blocks, of another length
-    assert kv_bytes(arch, MemoryConfig(tp=4)) == pytest.approx(two, rel=0.02)
+    assert kv_bytes(shape, MemoryConfig(tp=4)) == pytest.approx(two, rel=0.02)
     latent = model("deepseek-ai/DeepSeek-V4-Flash", "fp8")
     assert kv_bytes(latent, MemoryConfig(tp=4)) == kv_bytes(latent, MemoryConfig())
 
 
 def test_heads_are_not_cut() -> None:
-    arch = model("MiniMax-M3", "nvfp4")  # four KV heads
+    shape = model("MiniMax-M3", "nvfp4")  # four KV heads
     assert (
-        kv_bytes(arch, MemoryConfig(tp=3))
-        == kv_bytes(arch, MemoryConfig(tp=2))
-        == kv_bytes(arch, MemoryConfig()) / 2
+        kv_bytes(shape, MemoryConfig(tp=3))
+        == kv_bytes(shape, MemoryConfig(tp=2))
+        == kv_bytes(shape, MemoryConfig()) / 2
     )
-    item = next(item for item in demand(arch, MemoryConfig(tp=3)).items if item.name == MemoryUse.KV_CACHE)
-    assert item.high == kv_bytes(arch, MemoryConfig())  # or all of them are copied
+    item = next(item for item in demand(shape, MemoryConfig(tp=3)).items if item.name == MemoryUse.KV_CACHE)
+    assert item.high == kv_bytes(shape, MemoryConfig())  # or all of them are copied
     assert (
-        kv_bytes(arch, MemoryConfig(tp=8))
-        == kv_bytes(arch, MemoryConfig(tp=4))
-        == kv_bytes(arch, MemoryConfig()) / 4
+        kv_bytes(shape, MemoryConfig(tp=8))
+        == kv_bytes(shape, MemoryConfig(tp=4))
+        == kv_bytes(shape, MemoryConfig()) / 4
     )
 
 
 def test_drafts_keep_states() -> None:
-    arch = model("Qwen3.6-27B", "fp8")
+    shape = model("Qwen3.6-27B", "fp8")
     plain, drafting = (MemoryConfig(engine="trtllm", method=method, k=3) for method in ("none", "mtp"))
-    assert state_bytes(arch, drafting) == 4 * state_bytes(arch, plain)
+    assert state_bytes(shape, drafting) == 4 * state_bytes(shape, plain)
     # vLLM's pages hold 16 layers, or 17 with the head, and 48 states are three groups of either.
-    assert state_bytes(arch, MemoryConfig(method="mtp", k=3)) == pytest.approx(
-        17 / 16 * 4 * state_bytes(arch, MemoryConfig())
+    assert state_bytes(shape, MemoryConfig(method="mtp", k=3)) == pytest.approx(
+        17 / 16 * 4 * state_bytes(shape, MemoryConfig())
     )
 
 
 def test_a_window_moves_with_the_prompt() -> None:
-    arch = model("openai/gpt-oss-120b", "mxfp4")  # 18 full and 18 sliding layers, window 128
-    one, two = (kv_bytes(arch, MemoryConfig(context=131072, concurrency=n)) for n in (1, 2))
-    sliding = arch.layers.sliding_elements
-    assert one == arch.layers.kv_elements * 131072 + sliding * (128 + 16 + 8192)
-    assert two - one == arch.layers.kv_elements * 131072 + sliding * (128 + 16)  # one prompt passes at a time
+    shape = model("openai/gpt-oss-120b", "mxfp4")  # 18 full and 18 sliding layers, window 128
+    one, two = (kv_bytes(shape, MemoryConfig(context=131072, concurrency=n)) for n in (1, 2))
+    sliding = shape.layers.sliding_elements
+    assert one == shape.layers.kv_elements * 131072 + sliding * (128 + 16 + 8192)
+    assert two - one == shape.layers.kv_elements * 131072 + sliding * (
+        128 + 16
+    )  # one prompt passes at a time
 
 
 def test_a_head_has_the_kv_of_its_layers() -> None:
-    arch = model("Qwen/Qwen3-235B-A22B", "fp8")  # 94 layers with KV
+    shape = model("Qwen/Qwen3-235B-A22B", "fp8")  # 94 layers with KV
     run = MemoryConfig(context=32768)
     for method in ("mtp", "eagle3"):
         drafting = run.model_copy(update={"method": method, "k": 3})
-        assert draft_kv_bytes(arch, drafting) == pytest.approx(kv_bytes(arch, run) / 94)
+        assert draft_kv_bytes(shape, drafting) == pytest.approx(kv_bytes(shape, run) / 94)
     parallel = run.model_copy(update={"method": "dflash", "k": 3})
-    assert draft_kv_bytes(arch, parallel) == 5 * 2048 * 32768
+    assert draft_kv_bytes(shape, parallel) == 5 * 2048 * 32768
     for method in ("none", "ngram"):
-        assert draft_kv_bytes(arch, run.model_copy(update={"method": method})) == 0
-    fixed = demand(arch, run.model_copy(update={"method": "mtp", "k": 3, "kv_pool": 8e9}))
+        assert draft_kv_bytes(shape, run.model_copy(update={"method": method})) == 0
+    fixed = demand(shape, run.model_copy(update={"method": "mtp", "k": 3, "kv_pool": 8e9}))
     assert fixed.of(MemoryUse.DRAFT_KV) == 0  # it lies in the pool

@@ -98,8 +98,8 @@ def test_kv_pools_hold_what_was_published(
 
 def test_a_pool_that_was_counted_by_the_blocks_of_every_group() -> None:
     """Older vLLM divides its blocks by the groups of layers, as if states grew too: six for 9 and 40 layers."""
-    arch = model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4")
+    shape = model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4", "nvfp4")
     run = MemoryConfig(context=1_247_936, method="mtp", k=1)
-    assert 6 * (kv_bytes(arch, run) + draft_kv_bytes(arch, run)) == pytest.approx(
+    assert 6 * (kv_bytes(shape, run) + draft_kv_bytes(shape, run)) == pytest.approx(
         32.26 * GIB, rel=0.01
     )  # pulsar

@@ -6,10 +6,17 @@ import pytest
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
+from sparkfleet.checkpoints.quantization.named_quantization import NAMED
 from sparkfleet.knowledge.rules.rule_context import RuleContext
+from sparkfleet.knowledge.rules.rules import load_rules
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.rules.judgement import judge
-from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
+from sparkfleet.planner.rules.rule_facts import (
+    checkpoint_quant,
+    checkpoint_situation,
+    image_situation,
+    situation_of,
+)
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 
 QWEN_NEXT = {
@@ -339,3 +346,12 @@ def test_what_an_image_holds() -> None:
     )
     assert image_situation("").image == ""
     assert image_situation("a/b:c").engine_version is None
+
+
+def test_rules_name_formats_as_the_facts_of_checkpoints_do() -> None:
+    formats = {checkpoint_quant(checkpoint(name)) for name in (None, *NAMED)}
+    for rule in load_rules():
+        conditions = (*rule.when, *(one for group in rule.unless for one in group))
+        named = {word for one in conditions if one.fact == "quant" for word in one.wanted}
+        shown = {one.quant for one in (*rule.example.fires, *rule.example.silent) if one.quant is not None}
+        assert named | shown <= formats, rule.id

@@ -27,8 +27,8 @@ def test_the_tables_of_a_model(name, gib):
     """WeZZard reads 47.68 GiB of PLE in FP8; tonyd2wild 203 GB of Engram, of which the scales are a 33rd."""
     checkpoint = known_checkpoint(name)
     assert checkpoint.table_bytes / GIB == pytest.approx(gib, rel=0.01)
-    arch = from_checkpoint(checkpoint)
-    kept, left = (weight_bytes(arch, MemoryConfig(disk_tables=on_disk)) for on_disk in (False, True))
+    shape = from_checkpoint(checkpoint)
+    kept, left = (weight_bytes(shape, MemoryConfig(disk_tables=on_disk)) for on_disk in (False, True))
     assert kept - left == pytest.approx(checkpoint.table_bytes)
 
 

@@ -298,7 +298,7 @@ def in_container(runtime: ProcessRuntime, make_spec, tool: str) -> Callable[...,
             fleet=runtime._fleet, deployment="qwen", generation=generation, group=0, rank=rank
         )
         launch = RankCommand(argv=argv, env=(("A", "1"),), token_env="TOKEN")
-        box = ContainerOptions(tool=tool, image=image, identity=identity, gpu=False)
+        box = ContainerOptions(tool=tool, image=image, labels=identity, gpu=False)
         known = {
             "id": {**identity.model_dump(exclude={"group"}), "replica": 0},
             "container": ContainerSpec(tool=tool, image=image),

@@ -147,7 +147,7 @@ def in_container(runtime: ProcessRuntime, tool: ContainerTool, make_spec) -> Cal
     ) -> RankSpec:
         identity = RankLabels(fleet=runtime._fleet, deployment="qwen", generation=1, group=0, rank=rank)
         launch = RankCommand(argv=argv or ("sh", "-c", script), env=(("A", "1"),), token_env="TOKEN")
-        box = ContainerOptions(tool=tool.name, image=image, identity=identity, gpu=False)
+        box = ContainerOptions(tool=tool.name, image=image, labels=identity, gpu=False)
         return make_spec(
             run_argv(launch, box),
             id={**identity.model_dump(exclude={"group"}), "replica": 0},

@@ -62,7 +62,7 @@ class Database:
     # identity
 
     def identity(self) -> StoreIdentity:
-        """Its identity."""
+        """The identity."""
         return self.read("identity", self._read_identity)
 
     def _read_identity(self) -> StoreIdentity:

@@ -57,7 +57,7 @@ class EventTable:
         return tuple(map(event_of, rows))
 
     def last_with(self, kind: str, words: str, since: float) -> dict[str, float]:
-        """By deployment the time of the last event of this kind whose message has these words, after this moment."""
+        """Time, by deployment, of the last event of this kind whose message has these words, after this moment."""
         rows = self._db.execute(
             "SELECT deployment, max(at) FROM events WHERE at > ? AND kind = ? AND instr(message, ?) > 0"
             " GROUP BY deployment",

@@ -1,4 +1,4 @@
-"""State of a simulated node that can be changed: the settings, their values, and those of a healthy DGX Spark.
+"""Settings of a simulated node (`set NODE KEY=VALUE`): their accepted values, and those of a healthy DGX Spark.
 
 Healthy values are those of captures from real machines (docs/lab.md names the sources).
 """
@@ -107,7 +107,7 @@ def problem(key: str, value: str) -> str | None:
 
 
 @dataclass(frozen=True)
-class SimulatedState:
+class NodeSettings:
     """Changed settings of a node; everything else is healthy."""
 
     values: Mapping[str, str]
@@ -121,12 +121,12 @@ class SimulatedState:
         return float(self.text(name, device))
 
 
-def load(path: Path = STATE) -> SimulatedState:
+def load(path: Path = STATE) -> NodeSettings:
     """The node's settings; all are healthy until the first change."""
     try:
-        return SimulatedState(json.loads(path.read_text()))
+        return NodeSettings(json.loads(path.read_text()))
     except FileNotFoundError:
-        return SimulatedState({})
+        return NodeSettings({})
 
 
 def token_of(path: Path) -> str:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sparkfleet.lab.inside.simulated_state import KNOBS, SimulatedState, problem
+from sparkfleet.lab.inside.node_settings import KNOBS, NodeSettings, problem
 
 
 def test_healthy_values_are_accepted() -> None:
@@ -25,11 +25,11 @@ def test_invalid_values_are_refused(key: str, value: str) -> None:
 
 
 def test_one_device_may_differ_from_the_others() -> None:
-    settings = SimulatedState({"rdma_gbit": "90", "rdma_gbit.rocep1s0f1": "13.2"})
+    settings = NodeSettings({"rdma_gbit": "90", "rdma_gbit.rocep1s0f1": "13.2"})
     assert settings.number("rdma_gbit", "rocep1s0f1") == 13.2
     assert settings.number("rdma_gbit", "roceP2p1s0f1") == 90
-    assert SimulatedState({}).text("driver") == KNOBS["driver"].healthy
+    assert NodeSettings({}).text("driver") == KNOBS["driver"].healthy
 
 
 def test_an_empty_value_is_a_value() -> None:
-    assert SimulatedState({"groups": ""}).text("groups") == ""
+    assert NodeSettings({"groups": ""}).text("groups") == ""
