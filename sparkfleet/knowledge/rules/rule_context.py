@@ -73,8 +73,8 @@ class RuleContext(Value):
     loading: Annotated[Literal["listed", "absent", "unproven", "unknown"] | None, FactKind.TEXT] = None
     """Support for this architecture in the engine's release (`knowledge/engines/engine_models.py`)."""
     quant: Text = None
-    """Format of most quantised weights: nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, nf4, bnb-int8, bf16 …; "fp8" of FP8 with MXFP4
-    experts, too, which images.yaml and plans name "fp8+mxfp4-experts"."""
+    """Format of most quantised weights: nvfp4, mxfp4, fp8, gptq-int4, awq, int4-autoround, nf4, bnb-int8, bf16 …; "fp8" of
+    FP8 with MXFP4 experts, too, which images.yaml and plans name "fp8+mxfp4-experts"."""
     quant_method: Text = None
     """fp8, compressed-tensors, modelopt …, as its config declares it; undeclared: none, or only its name is known."""
     features: Annotated[tuple[Feature, ...] | None, FactKind.SET] = None

@@ -57,7 +57,7 @@ def _at_the_edge(stacked: StackedProposal, sized: Sizing) -> Iterator[str]:
         )
 
 
-def _wide(case: VariantContext) -> str:
+def _wide(case: VariantCase) -> str:
     """The note on weights of 32 bits: more is read and copied than is held."""
     checkpoint = case.predictor.checkpoint
     if checkpoint.dtype != "float32" or checkpoint.loaded_bytes > 0.75 * checkpoint.bytes_on_disk:

@@ -47,7 +47,7 @@ class ContainerTool:
     """Its engine, if it is Docker."""
 
     def __call__(self, *words: str) -> str:
-        """What it prints."""
+        """Output of one of its commands."""
         return run(self.name, *words).stdout
 
     def containers(self) -> list[str]:
