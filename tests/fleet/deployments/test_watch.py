@@ -122,6 +122,20 @@ def test_of_several_groups_the_step_is_the_earliest():
     )
 
 
+@pytest.mark.parametrize(
+    ("groups", "others", "detail"), [(1, (), "40%"), (2, (), "g1/0: 40%"), (2, ("b",), "a/g1/0: 40%")]
+)
+def test_of_several_groups_of_a_deployment_the_one_that_starts_is_named(groups, others, detail):
+    """During a rolling update "loading (a) · 40%" was printed for one after the other."""
+    loading = group(step=StartupPhase(phase="loading", share=0.4))
+    one = plan("a").groups
+    starting = deployment("a", groups=(loading,)).model_copy(
+        update={"plan": plan("a").model_copy(update={"groups": one * groups})}
+    )
+    found = starting_step([starting, *map(deployment, others)])
+    assert found == StepRunning(step=FleetStep.LOADING, detail=detail, subjects=("a", *others))
+
+
 async def test_nobody_is_told_ready_for_anothers_file():
     mine = Deployment(name="a", model="builtin:tiny", concurrency=4)
     theirs = mine.model_copy(update={"concurrency": 8})
