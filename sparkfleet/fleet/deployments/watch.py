@@ -167,7 +167,7 @@ def step_of_group(group: GroupReport) -> FleetStep:
 
 
 def step_detail(group: GroupReport) -> str:
-    """The percentage of the engine's phase; for other steps the group's own detail."""
+    """The percentage of the engine's phase; for other steps the group's own detail, without the step's own word."""
     if group.step is None or group.phase is not GroupPhase.STARTING:
-        return group.detail
+        return group.detail.removeprefix(f"{step_of_group(group).value} ")
     return "" if group.step.share is None else f"{group.step.share:.0%}"

@@ -115,6 +115,14 @@ def test_the_step_of_a_group(report, step, detail):
     assert found == StepRunning(step=step, detail=detail, subjects=("a",))
 
 
+def test_the_word_of_a_step_is_not_repeated_by_its_detail():
+    """`status` printed "waiting waiting for memory"."""
+    waits = group(detail="waiting for memory: n has 1.0 GiB", ranks=())
+    assert starting_step([deployment("a", groups=(waits,))]) == StepRunning(
+        step=FleetStep.WAITING, detail="for memory: n has 1.0 GiB", subjects=("a",)
+    )
+
+
 def test_of_several_groups_the_step_is_the_earliest():
     late, early = group(step=StartupPhase(phase="warming")), group(step=StartupPhase(phase="loading"))
     assert starting_step([deployment("b", groups=(late,)), deployment("a", groups=(early,))]) == StepRunning(
