@@ -11,6 +11,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from sparkfleet.controlplane.clocks import Clocks, WallClock, read_clocks
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S, ControllerFailures
@@ -122,6 +123,11 @@ class Controller:
             wake=self._wake.set,
         )
         metrics.show(self.queries.samples)
+
+    @property
+    def store_path(self) -> Path:
+        """The store's file."""
+        return self._store.path
 
     async def run(self) -> None:
         """Reconciles until it is cancelled. A failed round is recorded, and the next one tries again."""

@@ -103,7 +103,7 @@ class ReverseProxy:
 
     def limit_bodies(self, max_body_bytes: int) -> None:
         """Accepts requests up to this length from now on."""
-        self.limits = RequestLimits(body_bytes=max_body_bytes, body_s=self.limits.body_s)
+        self.limits = self.limits.model_copy(update={"body_bytes": max_body_bytes})
         self.bodies.total = max(self.bodies.total, BODIES_HELD * max_body_bytes)
 
     async def aclose(self) -> None:

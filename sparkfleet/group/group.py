@@ -29,7 +29,13 @@ from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
-from sparkfleet.group.serving_watch import send_heartbeats, watch_health, watch_progress
+from sparkfleet.group.serving_watch import (
+    health_failure,
+    send_heartbeats,
+    stopped_process,
+    watch_health,
+    watch_progress,
+)
 from sparkfleet.group.speed import MeasuringTurns
 from sparkfleet.group.start_checks import StartChecks
 from sparkfleet.runtime.files.token_secrets import mark_of
@@ -199,9 +205,12 @@ class Group:
                     client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector
                 )
             )
-        elif self._launch.probed:
-            healthy = partial(probe.healthy, client.health_path)
-            works.append(watch_health(healthy, client.health_path, timeouts, self._show_unwell))
+        else:
+            check = partial(stopped_process, self._ranks.holders[0].sockets)
+            if self._launch.probed:
+                healthy = partial(probe.healthy, client.health_path)
+                check = partial(health_failure, healthy, client.health_path)
+            works.append(watch_health(check, timeouts, self._show_unwell))
         try:
             await self._exit_watch.until_exit(*works)
         except EngineError as error:

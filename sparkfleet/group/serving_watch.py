@@ -1,6 +1,7 @@
 """Sends heartbeats for a serving engine and probes it with one token when its counters stop.
 
-A custom workload has no known counters: its health path is checked if the deployment declares one.
+A custom workload has no known counters: its health path is checked if the deployment declares one, and else that the
+process at its port runs.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Any, NoReturn
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
+from sparkfleet.group.exposed_sockets import Sockets
 from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import HEARTBEAT_S
+from sparkfleet.runtime.processes import is_stopped
 from sparkfleet.specs.timeouts import Timeouts
 
 AGAIN_S = 1.0
@@ -104,13 +107,12 @@ async def generates(read: Callable[[], Awaitable[Load]], ask: TokenProbe) -> boo
 
 
 async def watch_health(
-    is_well: Callable[[], Awaitable[bool]], path: str, timeouts: Timeouts, show: Callable[[str], None]
+    check: Callable[[], Awaitable[str]], timeouts: Timeouts, show: Callable[[str], None]
 ) -> NoReturn:
     """Checks a custom workload's health again and again.
 
     Args:
-        is_well: True if its health path answers 200.
-        path: its health path, for messages.
+        check: returns what is wrong, in words; "" if nothing is.
         timeouts: interval of the checks, and time for which they may fail.
         show: receives the present failure in words; "" once a check succeeds.
 
@@ -121,7 +123,7 @@ async def watch_health(
     while True:
         await asyncio.sleep(timeouts.health_every_s)
         before, asked = asked, time.monotonic()
-        if await is_well():
+        if not (wrong := await check()):
             failed = 0
             show("")
             continue
@@ -129,13 +131,35 @@ async def watch_health(
         waited_s = min(asked - before, timeouts.health_every_s + LONGEST_CHECK_S)
         failed, long_s = failed + 1, long_s + waited_s if failed else 0.0
         times = "" if failed == 1 else f", {failed} times in a row"
-        show(f"{path} did not return 200{times}: it is restarted if that lasts for {timeouts.unwell_s:.0f} s")
+        show(f"{wrong}{times}: it is restarted if that lasts for {timeouts.unwell_s:.0f} s")
         if failed >= UNWELL and long_s >= timeouts.unwell_s:
             raise EngineError(
-                f"It runs but is not healthy: {path} did not return 200 for {long_s:.0f} s, {failed} times in a row.",
+                f"It runs but is not healthy: {wrong} for {long_s:.0f} s, {failed} times in a row.",
                 means="Its requests would wait for ever.",
                 do="It is restarted; `sparkfleet logs` shows its last output.",
             )
+
+
+async def health_failure(is_well: Callable[[], Awaitable[bool]], path: str) -> str:
+    """Words for a health path that does not answer 200; "" if it does."""
+    return "" if await is_well() else f"{path} did not return 200"
+
+
+async def stopped_process(read: Sockets) -> str:
+    """Words for a workload at whose port only stopped processes listen (SIGSTOP, a debugger); "" for any other.
+
+    The kernel accepts connections for a stopped process, so that clients wait, and nothing else shows it. One that is only
+    busy is never stopped.
+
+    Args:
+        read: reads the listening sockets of all its processes; None while that is not possible.
+    """
+    if (now := await read()) is None:
+        return ""
+    pids = sorted({pid for one in now.sockets if one.port == now.port for pid in one.pids})
+    if not pids or not all(map(is_stopped, pids)):
+        return ""
+    return f"process {pids[0]}, which listens on port {now.port}, was stopped by a signal"
 
 
 async def _insist(ask: TokenProbe, patience_s: float) -> None:

@@ -261,7 +261,8 @@ def check_declared_ports(paths: FleetPaths, request: UpRequest) -> None:
         with contextlib.closing(Store(paths.database)) as store:
             stored = store.deployments.desired().values()
         plans = (one.plan for one in stored if one.name not in replaced)
-        refuse_endpoint_ports(plans, request.inventory.endpoint_ports)
+        before = read_address(paths)
+        refuse_endpoint_ports(plans, request.inventory.endpoint_ports(before.gateway_port if before else 0))
 
 
 def check_certificate(address: HeadAddress) -> None:

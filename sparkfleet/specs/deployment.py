@@ -265,7 +265,8 @@ class Deployment(Constraints):
     """For `engine: custom`: the port that it listens on, also in $SPARKFLEET_PORT."""
     health: HttpPath | None = None
     """For `engine: custom`: the path that returns 200 when the workload is ready, and as long as it is healthy, also under
-    load. After a minute without a 200 it is restarted. Left out: /health, probed only until the workload is ready."""
+    load. After a minute without a 200 it is restarted. Left out: /health, probed only until the workload is ready; then it
+    is restarted if its process has been stopped by a signal for a minute."""
     silence: Annotated[int, Field(ge=10, le=86_400)] | None = None
     """Seconds without output after which a starting engine is considered hung. Left out: 900, and 120 for its first token. A
     start that keeps writing to its log has four times as long, at least 900, plus the time to read its weights."""

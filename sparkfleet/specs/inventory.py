@@ -273,13 +273,17 @@ class Inventory(Spec):
         named = self.gateway.nodes
         return tuple(node for node in self.nodes if node != self.head and (node in named or ALL in named))
 
-    @property
-    def endpoint_ports(self) -> tuple[tuple[str, int], ...]:
-        """Node and port at which the endpoint listens on loopback, as a custom workload does; none if any port will do."""
+    def endpoint_ports(self, present: int = 0) -> tuple[tuple[str, int], ...]:
+        """Node and port at which the endpoint listens on loopback, as a custom workload does; none if any port will do.
+
+        Args:
+            present: the port that it has, and keeps with `port: 0`; 0: it has none yet.
+        """
         gateway = self.gateway
-        if not gateway.port or not (gateway.is_on_every_address or is_loopback(gateway.host)):
+        port = gateway.port or present
+        if not port or not (gateway.is_on_every_address or is_loopback(gateway.host)):
             return ()
-        return tuple((node, gateway.port) for node in (self.head, *self.entry_nodes))
+        return tuple((node, port) for node in (self.head, *self.entry_nodes))
 
     def entry_host(self, node: str) -> str | None:
         """The address of a node that corresponds to the gateway's on the head: every one, that of its login, or its end of

@@ -15,6 +15,7 @@ from sparkfleet.gateway.access.keys import engine_token
 from sparkfleet.group import bring_up, engine_client, hang_detector, serving_watch
 from sparkfleet.group import group as module
 from sparkfleet.group.engine_load import Load
+from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.group.group import die_with_the_engine
 from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.probe import Probe
@@ -22,6 +23,7 @@ from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks import rank_set
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import Phase
 from sparkfleet.specs.timeouts import Timeouts
 
@@ -172,6 +174,30 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
         assert not done
         assert asked == []
         watched.cancel()
+    await group.stop(drain_s=0)
+
+
+async def test_a_custom_workload_without_a_health_path_whose_process_is_stopped_is_replaced(
+    world, monkeypatch
+):
+    """Its requests waited for ever, and `status` showed it as ready."""
+    socket = ListeningSocket(address="127.0.0.1", port=5005, pids=(4242,))
+
+    async def sockets(rank):
+        return Listening(address="127.0.0.1", port=5005, sockets=(socket,))
+
+    group = world.group(
+        candidate=order().candidate.model_copy(update={"engine": "custom", "command": ("serve",)}),
+        timeouts=UNWELL,
+    )
+    await group.start()
+    monkeypatch.setattr(LocalRank, "sockets", sockets)
+    monkeypatch.setattr(serving_watch, "is_stopped", lambda pid: pid == 4242)
+    ended = await asyncio.wait_for(group.watch(), 5)
+    assert ended.startswith(
+        "It runs but is not healthy: process 4242, which listens on port 5005, was stopped by a signal"
+    )
+    assert world.runtime.stopped == [world.rank_id()]
     await group.stop(drain_s=0)
 
 

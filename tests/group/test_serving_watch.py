@@ -1,14 +1,28 @@
 import asyncio
 import itertools
+import os
+import signal
+import subprocess
 import time
+from functools import partial
 
 import pytest
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group import serving_watch
 from sparkfleet.group.engine_load import Load
+from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.group.hang_detector import HangDetector
-from sparkfleet.group.serving_watch import generates, send_heartbeats, watch_health, watch_progress
+from sparkfleet.group.serving_watch import (
+    generates,
+    health_failure,
+    send_heartbeats,
+    stopped_process,
+    watch_health,
+    watch_progress,
+)
+from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
+from sparkfleet.runtime.processes import is_stopped
 from sparkfleet.specs.timeouts import Timeouts
 
 QUICK = Timeouts(stuck_s=0.05, idle_s=0.1, health_every_s=0.01)
@@ -138,9 +152,10 @@ async def unwell_after(answers, unwell_s, show=lambda words: None):
         asked.append(time.monotonic())
         return left.pop(0) if len(left) > 1 else left[0]
 
+    check = partial(health_failure, is_well, "/well")
     try:
         async with asyncio.timeout(ENOUGH_S):
-            await watch_health(is_well, "/well", QUICK.model_copy(update={"unwell_s": unwell_s}), show)
+            await watch_health(check, QUICK.model_copy(update={"unwell_s": unwell_s}), show)
     except EngineError as error:
         return str(error), asked
     except TimeoutError:
@@ -187,15 +202,56 @@ async def test_the_time_in_which_nobody_checked_does_not_count(monkeypatch):
     monkeypatch.setattr(serving_watch, "LONGEST_CHECK_S", 0.01)
     asked = []
 
-    async def is_well():
+    async def check():
         asked.append(time.monotonic())
         if len(asked) == 2:
             time.sleep(0.4)  # noqa: ASYNC251  # the whole process stands still
-        return False
+        return "/well did not return 200"
 
     with pytest.raises(EngineError, match="is not healthy"):
-        await watch_health(is_well, "/well", QUICK.model_copy(update={"unwell_s": 0.2}), lambda words: None)
+        await watch_health(check, QUICK.model_copy(update={"unwell_s": 0.2}), lambda words: None)
     assert len(asked) > 8
+
+
+@pytest.fixture
+def sleeping():
+    """A process that does nothing."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+async def until_stopped(process, number, stopped):
+    process.send_signal(number)
+    async with asyncio.timeout(5):
+        while is_stopped(process.pid) is not stopped:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_workload_is_stopped_if_each_process_at_its_port_is(sleeping):
+    """The kernel accepts connections for it, and its clients waited for ever."""
+
+    def listening(*pids, port=5005):
+        socket = ListeningSocket(address="127.0.0.1", port=port, pids=pids)
+
+        async def read():
+            return Listening(address="127.0.0.1", port=5005, sockets=(socket,))
+
+        return read
+
+    async def unreadable():
+        return None
+
+    assert await stopped_process(listening(sleeping.pid)) == ""
+    await until_stopped(sleeping, signal.SIGSTOP, True)
+    words = f"process {sleeping.pid}, which listens on port 5005, was stopped by a signal"
+    assert await stopped_process(listening(sleeping.pid)) == words
+    assert await stopped_process(listening(sleeping.pid, os.getpid())) == ""  # a worker serves
+    assert await stopped_process(listening(sleeping.pid, port=5006)) == ""
+    assert await stopped_process(listening()) == ""  # of another user
+    assert await stopped_process(unreadable) == ""
+    await until_stopped(sleeping, signal.SIGCONT, False)
+    assert await stopped_process(listening(sleeping.pid)) == ""
 
 
 FULL = 30.0

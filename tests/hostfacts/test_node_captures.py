@@ -259,7 +259,14 @@ def test_sockets():
         ("127.0.0.53", 53), ("127.0.0.1", 11000), ("*", 22), ("*", 8000), ("*", 22), ("192.168.100.10", 6379),
     ]  # fmt: skip
     assert [one.local for one in found] == [True, True, False, False, False, False]
-    assert (found[3].process, found[3].pid) == ("python3", 4211)
+    assert (found[3].process, found[3].pid, found[3].pids) == ("python3", 4211, (4211,))
+
+
+def test_a_socket_that_workers_share_has_all_of_them():
+    """As of `uvicorn --workers 2`."""
+    holders = 'users:(("python3",pid=11,fd=3),("python3",pid=12,fd=3),("python3",pid=13,fd=3))'
+    (found,) = ReadSockets.parse(f"LISTEN 0 2048 127.0.0.1:5005 0.0.0.0:* {holders}\n")
+    assert (found.pid, found.pids) == (11, (11, 12, 13))
 
 
 def test_a_socket_with_a_scope():

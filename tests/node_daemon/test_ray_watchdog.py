@@ -12,6 +12,7 @@ from control_values import deployment, inventory, joining, plan
 from tmpfiles import is_cleaned
 
 from sparkfleet.controlplane.api.api_models import ApplyRequest, Role, UpRequest
+from sparkfleet.controlplane.ray.ray_process import choose_address
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.errors import ControlError
 from sparkfleet.node_daemon import node_lifecycle, ray_watchdog, service_manager
@@ -93,6 +94,17 @@ def test_an_endpoint_at_the_port_of_a_stored_deployment_is_refused_before_anythi
     other = ApplyRequest(spec=deployment(), plan=plan(engine="custom", port=5006), who="me")
     ray_watchdog.begin_up(taken.model_copy(update={"apply": (other,)}))
     assert started == [paths.label]
+
+
+def test_the_port_that_an_endpoint_at_any_port_keeps_is_refused_likewise(paths, started):
+    kept = choose_address(paths, "127.0.0.1", Gateway(port=0)).gateway_port
+    with contextlib.closing(Store(paths.database)) as store:
+        store.deployments.put(deployment(), plan(engine="custom", port=kept), "me")
+    request = up(paths)
+    inventory = request.inventory.model_copy(update={"gateway": Gateway(port=0)})
+    with pytest.raises(ControlError, match=f"tiny has port {kept} of this"):
+        ray_watchdog.begin_up(request.model_copy(update={"inventory": inventory}))
+    assert started == []
 
 
 @pytest.mark.parametrize("begin", ["up", "join"])

@@ -373,7 +373,21 @@ def test_another_login_is_refused_with_the_form(user: str) -> None:
 def test_the_endpoint_has_its_port_of_loopback_unless_it_listens_on_one_other_address(
     gateway: str, taken: tuple[tuple[str, int], ...]
 ) -> None:
-    assert parse_inventory(spread(gateway)).endpoint_ports == taken
+    assert parse_inventory(spread(gateway)).endpoint_ports() == taken
+
+
+@pytest.mark.parametrize(
+    ("gateway", "taken"),
+    [
+        ("port: 0", (("a", 25938),)),
+        ('host: "0.0.0.0", port: 0, nodes: all', (("a", 25938), ("b", 25938), ("c", 25938))),
+        ("port: 8000", (("a", 8000),)),
+    ],
+)
+def test_an_endpoint_at_any_port_keeps_its_present_one_on_every_node(
+    gateway: str, taken: tuple[tuple[str, int], ...]
+) -> None:
+    assert parse_inventory(spread(gateway)).endpoint_ports(25938) == taken
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def rotate(
     grace: Annotated[
         str,
         typer.Option(
-            "--grace", help="Accept the old text for so long: 0, 30m, 12h, 7d, at most 90d.", metavar="TIME"
+            "--grace",
+            help="Accept the old text for so long: 0, 30m, 12h, 7d, at most 90d. The one before it is refused at once.",
+            metavar="TIME",
         ),
     ] = "0",
     inventory: InventoryOption = DEFAULT_INVENTORY,

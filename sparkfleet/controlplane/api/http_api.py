@@ -6,7 +6,9 @@ Every path but `/metrics` and `/targets` needs the fleet's API token. Answers ca
 from __future__ import annotations
 
 import logging
+import sqlite3
 import time
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -29,6 +31,7 @@ from sparkfleet.controlplane.sealing import sealed, sealed_deployment
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import STATUS_VERSION
 from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS
+from sparkfleet.controlplane.store_safety.opening import unusable
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.access.host_header import address_in
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -53,7 +56,13 @@ def build(
     """The application. `sealer`: seals the environment variables of deployments before they are stored."""
     api = _Api(controller, registry, sealer)
     app = web.Application(
-        middlewares=[_with_api_version, _errors, _own_host, _authenticate(tokens), _same_api_version],
+        middlewares=[
+            _with_api_version,
+            _errors(controller.store_path),
+            _own_host,
+            _authenticate(tokens),
+            _same_api_version,
+        ],
         client_max_size=4 << 20,
     )
     app.add_routes(
@@ -246,20 +255,28 @@ async def _same_api_version(request: web.Request, handler: Handler) -> web.Strea
     )
 
 
-@web.middleware
-async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except ValidationError as error:
-        return _error(400, f"The request is not valid: {error.errors(include_url=False)[0]['msg']}.")
-    except SparkfleetError as error:
-        return _error(409, error.what, error.means, error.do)
-    except web.HTTPException as error:
-        return _error(error.status, f"{request.method} {request.path}: {error.reason}.")
-    except Exception as error:
-        log.exception("%s %s failed", request.method, request.path)
-        means = "Its state is on the head's disk: if that is full or read-only, nothing can be changed."
-        return _error(500, f"The controller failed: {error!r}.", means)
+def _errors(store: Path) -> Middleware:
+    """Answers errors in their words. A store that cannot be written, as on a full disk, has the controller's own."""
+
+    @web.middleware
+    async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ValidationError as error:
+            return _error(400, f"The request is not valid: {error.errors(include_url=False)[0]['msg']}.")
+        except SparkfleetError as error:
+            return _error(409, error.what, error.means, error.do)
+        except web.HTTPException as error:
+            return _error(error.status, f"{request.method} {request.path}: {error.reason}.")
+        except sqlite3.OperationalError as error:
+            found = unusable(store, error)
+            return _error(409, found.what, found.means, found.do)
+        except Exception as error:
+            log.exception("%s %s failed", request.method, request.path)
+            means = "Its state is on the head's disk: if that is full or read-only, nothing can be changed."
+            return _error(500, f"The controller failed: {error!r}.", means)
+
+    return errors
 
 
 def _answer(**fields: object) -> web.Response:

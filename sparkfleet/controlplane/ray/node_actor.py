@@ -141,7 +141,9 @@ class NodeActors:
                 answer = await call()
         except (ray.exceptions.RayError, TimeoutError) as error:
             log.warning("node %s does not answer: %r", name, error)
-            ended = isinstance(error, ray.exceptions.RayError)
+            # A call that raised has not ended its actor, and a node whose state directory cannot be read starts no other.
+            raised = isinstance(error, ray.exceptions.RayTaskError)
+            ended = isinstance(error, ray.exceptions.RayError) and not raised
             if (
                 agent is not None
                 and (ended or agent.is_hung(self._clock()))

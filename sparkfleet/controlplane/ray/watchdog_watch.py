@@ -64,7 +64,9 @@ class WatchdogWatch:
         """
         pid = await asyncio.to_thread(self._find)
         now = self._steady()
-        if pid or not self._paths.role.exists():
+        if pid or not os.path.exists(
+            self._paths.role
+        ):  # Path's raises in a directory that may not be searched
             self._seen_at, self._failure = now, ""
             means = "Ray would not be started again here if it ended"
             return stopped_words(pid, "The Ray watchdog", means) if pid else ()

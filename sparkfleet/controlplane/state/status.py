@@ -167,6 +167,11 @@ class FleetStatus(Value):
         return next((one for one in self.deployments if one.name == name), None)
 
     @property
+    def endpoint_port(self) -> int:
+        """The gateway's present port; 0 if a controller of an earlier release does not report it."""
+        return self.listening.port if self.listening is not None else 0
+
+    @property
     def drained_nodes(self) -> frozenset[str]:
         """Names of the drained nodes."""
         return frozenset(one.node for one in self.drained)

@@ -50,6 +50,7 @@ def refuse_endpoint_ports(plans: Iterable[DeploymentPlan], endpoint_ports: Itera
             raise ControlError(
                 f"{plan.name} has port {port} of {node}, at which the endpoint is to listen.",
                 means="Nothing was changed: the second of two that listen on one port does not start.",
-                do=f"Give the endpoint another port in the inventory, `gateway: {{port: …}}`; or give {plan.name} another"
-                f" `port` (also in its `command`) and apply it, or `sparkfleet delete {plan.name}`, first.",
+                do=f"Give the endpoint another port in the inventory, `gateway: {{port: …}}`; or apply {plan.name} with"
+                f" another `port` (also in its `command`). While the fleet serves, `sparkfleet delete {plan.name}` frees"
+                " it, too.",
             )

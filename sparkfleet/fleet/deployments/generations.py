@@ -84,7 +84,7 @@ async def _prepare(
         status = await client.fleet()
     require_known_nodes(session.inventory, status, [plan])
     if not retry:
-        refuse_taken_ports(plan, status, session.inventory.endpoint_ports)
+        refuse_taken_ports(plan, status, session.inventory.endpoint_ports(status.endpoint_port))
     change = _change(spec, plan, status, retry=retry)
     planned = PlannedDeployment(spec=spec, plan=plan, change=change)
     decision = FleetDecision(Plan(deployments=(plan,)), [planned])

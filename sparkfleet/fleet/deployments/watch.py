@@ -130,19 +130,29 @@ _OF_ENGINE: Mapping[PhaseName, FleetStep] = {
 
 
 def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
-    """The current step of starting deployments: the earliest one of all their groups. Pure."""
+    """The current step of starting deployments: the earliest one of all their groups, which is named if there are several
+    in its deployment. Pure."""
     names = tuple(sorted(one.name for one in deployments))
-    groups = [
-        group
+    starting = [
+        (group, one)
         for one in deployments
         for group in one.groups
         if one.index_of(group.group) is not None and group.phase in (*BEGINNING, GroupPhase.PROBING)
     ]
-    if not groups:
+    if not starting:
         detail = next((one.detail for one in deployments if one.detail), "")
         return StepRunning(step=FleetStep.WAITING, detail=detail, subjects=names)
-    first = min(groups, key=lambda group: ORDER.index(step_of_group(group)))
-    return StepRunning(step=step_of_group(first), detail=step_detail(first), subjects=names)
+    first, of = min(starting, key=lambda one: ORDER.index(step_of_group(one[0])))
+    detail = step_detail(first)
+    if of.plan is not None and len(of.plan.groups) > 1:
+        detail = ": ".join(filter(None, (_group_words(first, of, len(names) > 1), detail)))
+    return StepRunning(step=step_of_group(first), detail=detail, subjects=names)
+
+
+def _group_words(group: GroupReport, of: DeploymentStatus, several: bool) -> str:
+    """`g3/1`, with its deployment's name if there are several, as `status` names it."""
+    name = "g{}/{}".format(*group.group[1:])
+    return f"{of.name}/{name}" if several else name
 
 
 def step_of_group(group: GroupReport) -> FleetStep:
@@ -157,7 +167,7 @@ def step_of_group(group: GroupReport) -> FleetStep:
 
 
 def step_detail(group: GroupReport) -> str:
-    """The percentage of the engine's phase; for other steps the group's own detail."""
+    """The percentage of the engine's phase; for other steps the group's own detail, without the step's own word."""
     if group.step is None or group.phase is not GroupPhase.STARTING:
-        return group.detail
+        return group.detail.removeprefix(f"{step_of_group(group).value} ")
     return "" if group.step.share is None else f"{group.step.share:.0%}"

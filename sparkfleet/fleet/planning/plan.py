@@ -160,7 +160,8 @@ async def plan_deployments(
         session.report(TroubleFound(line=line))
     drained = {one.node for one in status.drained} if status else set()
     fleet, around = await asyncio.gather(
-        fleet_of(session, assumed, drained.union(without)), _around(session, assumed)
+        fleet_of(session, assumed, drained.union(without), status.endpoint_port if status else 0),
+        _around(session, assumed),
     )
     for line in other_fleet_lines(around):
         session.report(TroubleFound(line=line))
@@ -201,9 +202,14 @@ async def _around(session: Session, assumed: str | None) -> dict[str, NodeSurrou
     return await surroundings_of(session.inventory, session.channels, SHOWING_S)
 
 
-async def fleet_of(session: Session, assumed: str | None = None, without: Collection[str] = ()) -> Fleet:
-    """The fleet with the facts that its nodes report, or with assumed ones, without drained nodes."""
-    name, ports = session.inventory.fleet, session.inventory.endpoint_ports
+async def fleet_of(
+    session: Session, assumed: str | None = None, without: Collection[str] = (), endpoint_port: int = 0
+) -> Fleet:
+    """The fleet with the facts that its nodes report, or with assumed ones, without drained nodes.
+
+    `endpoint_port`: the endpoint's present port, see `Inventory.endpoint_ports`.
+    """
+    name, ports = session.inventory.fleet, session.inventory.endpoint_ports(endpoint_port)
     if assumed is not None:
         facts = assume(assumed, session.inventory)
         nodes = tuple(node.name for node in facts)

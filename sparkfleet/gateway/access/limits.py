@@ -30,7 +30,10 @@ class RequestLimits(Value):
     body_bytes: int = 32 << 20
     """Longest body, bytes: enough for several images in base64, or an hour of compressed speech."""
     body_s: float = 60.0
-    """From the first wait for the body to its last byte."""
+    """Seconds from the first wait for the body to its last byte, beside those of `body_rate`."""
+    body_rate: float = 250e3
+    """Bytes that have arrived, for each of which a body has another second: a client with an uplink of 2 Mbit/s sends the
+    longest body that `max_body_mb` allows."""
     header_count: int = 100
     header_bytes: int = 32 << 10
 
@@ -76,7 +79,7 @@ async def read_body(
         direct: its connection, which has a short body already: no clock is started for that; None: it is waited for.
 
     Raises:
-        ApiError: 413, 408 if it does not arrive within `limits.body_s`, 429 or 503 if too many bytes are held.
+        ApiError: 413, 408 if it arrives too slowly, 429 or 503 if too many bytes are held.
         ClientGone: the client hung up.
     """
     declared = _declared_length(headers)
@@ -85,11 +88,14 @@ async def read_body(
     held.announce(declared)
     if direct is not None and (arrived := direct.arrived()) is not None:
         return _add(RequestBody(), arrived, limits.body_bytes, held)
+    body, began = RequestBody(), asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(limits.body_s):
-            return await _collect(receive, limits.body_bytes, held)
+        async with asyncio.timeout(limits.body_s) as clock:
+            while await _collect(body, receive, limits.body_bytes, held):
+                clock.reschedule(began + _allowed_s(body, limits))
+            return body
     except TimeoutError:
-        raise too_slow(limits.body_s) from None
+        raise too_slow(body.size, _allowed_s(body, limits)) from None
 
 
 def has_body(headers: Headers) -> bool:
@@ -108,15 +114,18 @@ def _declared_length(headers: Headers) -> int:
     return int(length[:18])
 
 
-async def _collect(receive: Receive, limit: int, held: HeldBody) -> RequestBody:
-    body = RequestBody()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        _add(body, message.get("body", b""), limit, held)
-        if not message.get("more_body", False):
-            return body
+def _allowed_s(body: RequestBody, limits: RequestLimits) -> float:
+    """Seconds that a body of which this much has arrived may have taken."""
+    return limits.body_s + body.size / limits.body_rate
+
+
+async def _collect(body: RequestBody, receive: Receive, limit: int, held: HeldBody) -> bool:
+    """Adds the next part of a body. True if there is more of it."""
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    _add(body, message.get("body", b""), limit, held)
+    return bool(message.get("more_body", False))
 
 
 def _add(body: RequestBody, chunk: bytes, limit: int, held: HeldBody) -> RequestBody:

@@ -120,10 +120,15 @@ def headers_too_large() -> ApiError:
     return ApiError("The request headers are too large.", status=431, code="headers_too_large")
 
 
-def too_slow(seconds: float) -> ApiError:
-    """408: the body did not arrive in time. The connection is closed: the rest of it may still come."""
+def too_slow(size: int, seconds: float) -> ApiError:
+    """408: the body did not arrive in time. The connection is closed: the rest of it may still come.
+
+    Args:
+        size: bytes that have arrived.
+        seconds: in this time, which a faster client would have had more of.
+    """
     return ApiError(
-        f"The request body did not arrive within {seconds:g} s.",
+        f"The request body arrived too slowly: {size:,} bytes of it in {seconds:.0f} s.",
         status=408,
         code="request_timeout",
         kind="too_slow",

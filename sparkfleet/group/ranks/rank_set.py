@@ -18,7 +18,7 @@ from sparkfleet.group.report import RankReport
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
 from sparkfleet.runtime.exit_codes import blame_order, is_out_of_memory, is_tool_lost
-from sparkfleet.runtime.ports import free_port
+from sparkfleet.runtime.ports import free_port, is_taken
 from sparkfleet.units import gib
 
 log = logging.getLogger(__name__)
@@ -126,6 +126,10 @@ class Ranks:
             await asyncio.sleep(pause_s)
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
+        port = self._launch.candidate.port  # of a custom workload, which has one rank, on this node
+        if port is not None and await asyncio.to_thread(is_taken, port):
+            lists = f"`ss -ltnp 'sport = :{port}'` there lists the program"
+            waiting(f"waiting for port {port} of {self.holders[0].node}, which is taken: {lists}")
         rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
         self._without_tool.clear()
         started = await _gather(self._start(rank, rendezvous) for rank in self.holders)

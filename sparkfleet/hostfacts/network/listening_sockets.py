@@ -21,6 +21,9 @@ class ListeningSocket(Value):
     process: str = ""
     """"" if it belongs to another user."""
     pid: int | None = None
+    """The first process that holds it; None if it belongs to another user."""
+    pids: tuple[int, ...] = ()
+    """All of them: those of a server with workers share it."""
 
     @property
     def anywhere(self) -> bool:
@@ -53,12 +56,13 @@ def _socket(line: str) -> ListeningSocket:
     if len(words) < 5 or words[0] != "LISTEN":
         raise unexpected_output("the listening sockets", line)
     host, _, port = words[3].rpartition(":")
-    process = _PROCESS.search(line[:2000])
+    found = _PROCESS.findall(line[:2000])
     return ListeningSocket(
         address=_address(host, line),
         port=_port(port, line),
-        process=text(process[1]) if process else "",
-        pid=int(process[2]) if process else None,
+        process=text(found[0][0]) if found else "",
+        pid=int(found[0][1]) if found else None,
+        pids=tuple(int(pid) for _, pid in found),
     )
 
 

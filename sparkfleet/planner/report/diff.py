@@ -89,9 +89,13 @@ def compare(
 def changed_fields(
     old_spec: Deployment, old_plan: DeploymentPlan, spec: Deployment, plan: DeploymentPlan
 ) -> tuple[str, ...]:
-    """`field: before → after` for each field of a deployment, and of what its plan launches."""
+    """`field: before → after` for each field of a deployment, and of what its plan launches.
+
+    A change of a plan that repeats its deployment's is left out: a long command filled the screen twice.
+    """
     asked = _differences("", old_spec.model_dump(), spec.model_dump())
-    return (*asked, *_launch_differences(_launched(old_plan), _launched(plan)))
+    launched = _launch_differences(_launched(old_plan), _launched(plan))
+    return (*asked, *(one for one in launched if one.removeprefix("plan.") not in asked))
 
 
 def planned_groups(plan: DeploymentPlan) -> tuple[RunningGroup, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from sparkfleet.errors import ControlError
@@ -12,8 +13,11 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
 
 def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     """The directory and files that are missing or cannot be used, each as a sentence with what puts it right."""
+    directory = _directory(paths.root)
+    if directory and not os.access(paths.root, os.X_OK):
+        return (directory,)  # its files cannot even be looked for
     secrets = map(_secret, (paths.engine_secret, paths.ray_token))
-    troubles = [_directory(paths.root), *secrets, _tokens(paths), _json(paths.role)]
+    troubles = [directory, *secrets, _tokens(paths), _json(paths.role)]
     if paths.run_address.exists():  # only the head has one; this copy is used meanwhile
         troubles.append(_json(paths.address))
     return tuple(trouble for trouble in troubles if trouble)
@@ -38,12 +42,13 @@ def _directory(path: Path) -> str:
 
 
 def _writable_again(path: Path) -> str:
-    try:
-        is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-    except OSError:
-        is_read_only = False
+    is_read_only, owner = False, os.getuid()
+    with suppress(OSError):
+        is_read_only, owner = bool(os.statvfs(path).f_flag & os.ST_RDONLY), path.stat().st_uid
     if is_read_only:
         return "Its file system is mounted read-only: `sudo dmesg` shows if the disk has errors."
+    if owner != os.getuid():
+        return f"It belongs to user {owner}: `sudo chown -R {os.getuid()} {path}` gives it back."
     return f"`chmod 700 {path}` permits it."
 
 

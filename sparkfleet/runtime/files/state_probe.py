@@ -30,12 +30,16 @@ LISTENS_S = 2.0
 
 
 def state_root(fleet: str) -> Path:
-    """`$SPARKFLEET_HOME/<fleet>`, or `$XDG_STATE_HOME/sparkfleet/<fleet>`, or `~/.local/state/sparkfleet/<fleet>`."""
+    """`$SPARKFLEET_HOME/<fleet>`, or `$XDG_STATE_HOME/sparkfleet/<fleet>`, or `~/.local/state/sparkfleet/<fleet>`.
+
+    Without symbolic links: a fleet's label is made of this path, and a home directory has two of them if it is reached by
+    a link.
+    """
     home = os.environ.get("SPARKFLEET_HOME")
     if home:
-        return Path(os.path.abspath(os.path.expanduser(home))) / fleet
+        return Path(os.path.realpath(os.path.expanduser(home))) / fleet
     state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(os.path.abspath(os.path.expanduser(state))) / "sparkfleet" / fleet
+    return Path(os.path.realpath(os.path.expanduser(state))) / "sparkfleet" / fleet
 
 
 def fleet_label(root: Path) -> str:

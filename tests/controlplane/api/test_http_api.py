@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sqlite3
 import time
 
 import aiohttp
@@ -13,6 +14,7 @@ from prometheus_client import generate_latest
 from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.client import answering
 from sparkfleet.controlplane.api.client_errors import not_working
+from sparkfleet.controlplane.store_safety import opening
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import FormerUsage, GatewayReport, KeyUsage
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -297,6 +299,21 @@ async def test_what_fails_in_the_controller_is_told_in_its_own_form(served):
         assert "disk" in caught.value.means
         with pytest.raises(ControlError, match="POST /v1/moods: Not Found"):
             await fleet._call("POST", "/v1/moods")
+
+
+async def test_a_change_on_a_full_disk_has_the_words_of_the_store_and_changes_nothing(served, monkeypatch):
+    """`delete` printed "OperationalError('database or disk is full')", and no command."""
+
+    async def full(*_, **__):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(served.controller.commands, "remove", full)
+    monkeypatch.setattr(opening, "is_full", lambda path: True)
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match=r"its disk is full \(database or disk is full\)") as caught:
+            await fleet.delete("tiny", "me")
+    assert str(served.store.path) in caught.value.what
+    assert caught.value.do.startswith("Free space on the head's disk")
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/targets"])

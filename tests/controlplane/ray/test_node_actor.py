@@ -106,6 +106,16 @@ async def test_one_that_has_ended_is_replaced_at_once(cluster, actors, clock):
     assert cluster.started == 3
 
 
+async def test_one_whose_call_raises_goes_on_unless_nothing_else_answers_for_long(cluster, actors, clock):
+    """A node whose state directory belonged to another user lost its actor by that, and could start no other."""
+    await looks(actors, clock, 1, 1.0)
+    cluster.answer = ray.exceptions.RayTaskError("look", "trace", PermissionError())
+    await looks(actors, clock, 3, 1.0)
+    assert cluster.started == 1
+    await looks(actors, clock, 3, HANG_S)
+    assert cluster.started == 2
+
+
 async def test_a_node_that_joined_again_has_a_new_one(cluster, actors, clock):
     await looks(actors, clock, 2, 1.0)
     cluster.node_id = "another"

@@ -17,12 +17,14 @@ from sparkfleet.fleet.deployments.apply import carry_out, create_first_key, prep
 from sparkfleet.fleet.deployments.generations import prepare_restart, prepare_rollback, prepare_scale
 from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.events import FleetStep, KeyCreated, StepEnded, StepRunning
-from sparkfleet.fleet.planning.plan import fleet_of
+from sparkfleet.fleet.planning.plan import fleet_of, plan_deployments
 from sparkfleet.fleet.planning.step_times import load_step_times
 from sparkfleet.fleet.session import Session
+from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.hostfacts.node import InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.inventory import Gateway
 
 TINY = Deployment(name="tiny", model="builtin:tiny", context=512, concurrency=4)
 ADDRESS = HeadAddress(
@@ -47,12 +49,13 @@ class Controller(OpenClient):
         self.asked = []
         self.made = []
         self.nodes = ()
+        self.listening = None
         self._state = state
         self._looks = 0
 
     async def fleet(self):
         self._looks += 1
-        return fleet(*map(self._deployed, self.asked), nodes=self.nodes)
+        return fleet(*map(self._deployed, self.asked), nodes=self.nodes, listening=self.listening)
 
     def _deployed(self, request):
         return DeploymentStatus(
@@ -261,6 +264,15 @@ async def test_nodes_without_the_firewall_are_exposed_unless_the_inventory_accep
 @pytest.mark.parametrize("assumed", [None, "dgx-spark"])
 async def test_a_plan_knows_the_ports_of_the_gateway(session, assumed):
     assert (await fleet_of(session, assumed)).endpoint_ports == (("this", 8000),)
+
+
+async def test_a_plan_knows_the_port_that_a_gateway_at_any_port_has(session, controller):
+    """`port: 0`: a workload was planned on the endpoint's port, waited for it, and failed after a minute."""
+    session.access.inventory = session.inventory.model_copy(update={"gateway": Gateway(port=0)})
+    controller.listening = GatewayListening(host="127.0.0.1", port=25938, max_body_bytes=1 << 20)
+    await carry_out(session, await prepare_apply(session, [TINY]))  # brings the fleet up
+    found = await plan_deployments(session, [TINY])
+    assert found.fleet.endpoint_ports == (("this", 25938),)
 
 
 async def test_a_rollback_to_a_port_that_another_deployment_has_now_is_refused_with_its_name(

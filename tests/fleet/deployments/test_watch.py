@@ -115,11 +115,33 @@ def test_the_step_of_a_group(report, step, detail):
     assert found == StepRunning(step=step, detail=detail, subjects=("a",))
 
 
+def test_the_word_of_a_step_is_not_repeated_by_its_detail():
+    """`status` printed "waiting waiting for memory"."""
+    waits = group(detail="waiting for memory: n has 1.0 GiB", ranks=())
+    assert starting_step([deployment("a", groups=(waits,))]) == StepRunning(
+        step=FleetStep.WAITING, detail="for memory: n has 1.0 GiB", subjects=("a",)
+    )
+
+
 def test_of_several_groups_the_step_is_the_earliest():
     late, early = group(step=StartupPhase(phase="warming")), group(step=StartupPhase(phase="loading"))
     assert starting_step([deployment("b", groups=(late,)), deployment("a", groups=(early,))]) == StepRunning(
         step=FleetStep.LOADING, subjects=("a", "b")
     )
+
+
+@pytest.mark.parametrize(
+    ("groups", "others", "detail"), [(1, (), "40%"), (2, (), "g1/0: 40%"), (2, ("b",), "a/g1/0: 40%")]
+)
+def test_of_several_groups_of_a_deployment_the_one_that_starts_is_named(groups, others, detail):
+    """During a rolling update "loading (a) · 40%" was printed for one after the other."""
+    loading = group(step=StartupPhase(phase="loading", share=0.4))
+    one = plan("a").groups
+    starting = deployment("a", groups=(loading,)).model_copy(
+        update={"plan": plan("a").model_copy(update={"groups": one * groups})}
+    )
+    found = starting_step([starting, *map(deployment, others)])
+    assert found == StepRunning(step=FleetStep.LOADING, detail=detail, subjects=("a", *others))
 
 
 async def test_nobody_is_told_ready_for_anothers_file():

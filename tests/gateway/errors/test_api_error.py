@@ -49,7 +49,7 @@ from sparkfleet.gateway.errors.api_error import ApiError, dialect_of
             "headers_too_large",
         ),
         (
-            request_errors.too_slow(5),
+            request_errors.too_slow(7, 5),
             408,
             "invalid_request_error",
             "invalid_request_error",

@@ -79,6 +79,17 @@ async def test_memory_that_was_waited_for_does_not_explain_how_the_start_ends(tm
     assert (await world.ranks.diagnose(EngineError("it exited"), None)).cause is Cause.UNKNOWN
 
 
+async def test_a_start_that_waits_for_its_declared_port_names_it(tmp_path, monkeypatch):
+    """`apply` printed "waiting" for a minute, and nothing else."""
+    world = World(tmp_path)
+    candidate = world.order.candidate.model_copy(update={"port": 5005})
+    world.ranks._launch = world.order.model_copy(update={"candidate": candidate})
+    monkeypatch.setattr(module, "is_taken", lambda port: port == 5005)
+    await world.take()
+    (words,) = world.waited
+    assert words.startswith("waiting for port 5005 of this, which is taken: `ss -ltnp 'sport = :5005'`")
+
+
 async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candidate(tmp_path):
     """One rank fails; the other has started, and its log does not explain it."""
     world = World(tmp_path, nodes=("this", "that"))

@@ -51,7 +51,6 @@ def test_a_change_names_the_fields(sparks, plan, ask):
     change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
     assert change.verb == "change"
     assert "context: 4096 → 8192" in change.fields
-    assert "plan.context: 4096 → 8192" in change.fields
 
 
 def test_every_group_is_looked_at(sparks, plan, ask):
@@ -96,7 +95,6 @@ def test_a_change_of_all_groups_is_named_once(sparks, plan, ask):
     change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
     assert [one for one in change.fields if "context" in one] == [
         "context: 4096 → 8192",
-        "plan.context: 4096 → 8192",
     ]
 
 
@@ -105,7 +103,13 @@ def test_secrets_are_not_shown(sparks, plan, ask):
     fleet = sparks(1)
     change = compare(after, plan(fleet, after).deployments[0], (before, plan(fleet, before).deployments[0]))
     assert change.verb == "change"
-    assert change.fields == ("env: another value of TOKEN", "plan.env: another value of TOKEN")
+    assert change.fields == ("env: another value of TOKEN",)
+
+
+def test_a_change_of_the_plan_alone_is_named_as_one(sparks, plan, ask):
+    fleet = sparks(1)
+    small, large = (plan(fleet, ask(context=context)).deployments[0] for context in (4096, 8192))
+    assert "plan.context: 4096 → 8192" in compare(ask(), large, (ask(), small)).fields
 
 
 def test_a_change_of_words_starts_and_ends_nothing(sparks, plan, ask):

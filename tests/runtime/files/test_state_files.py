@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,20 @@ def test_a_directory_that_cannot_be_written_is_named_with_what_puts_it_right(pat
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)
     (words,) = spoilt_files(paths)
     assert "mounted read-only" in words
+
+
+def test_a_directory_of_another_user_is_named_with_both_and_nothing_in_it_is_looked_for(paths, monkeypatch):
+    """Its node did not answer any more, and neither `status` nor `doctor` named the reason."""
+
+    def denied(path):
+        raise PermissionError(path)
+
+    owner = os.getuid()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != paths.root)
+    monkeypatch.setattr(os, "getuid", lambda: 4242)
+    monkeypatch.setattr(Path, "exists", denied)
+    (words,) = spoilt_files(paths)
+    assert words.endswith(f"It belongs to user {owner}: `sudo chown -R 4242 {paths.root}` gives it back.")
 
 
 def test_a_node_that_is_not_the_head_needs_no_addresses(paths):

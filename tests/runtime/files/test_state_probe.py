@@ -20,6 +20,7 @@ from sparkfleet.runtime.files.state_probe import (
     found,
     keys,
     run_directory,
+    state_root,
     surroundings,
 )
 
@@ -160,3 +161,17 @@ def test_the_api_token_is_read_without_its_newline_and_nothing_else_is_taken_for
     state = found(root)
     assert state["unreadable"] == [f"{root / 'api.token'}: it does not have 64 hexadecimal digits"]
     assert "address" not in state
+
+
+@pytest.mark.parametrize("variable", ["HOME", "XDG_STATE_HOME", "SPARKFLEET_HOME"])
+def test_a_home_that_is_reached_by_a_link_has_the_same_fleet(tmp_path, monkeypatch, variable):
+    """`down` printed that the fleet is down, and Ray and the controller ran on under the label of the other path."""
+    for name in ("XDG_STATE_HOME", "SPARKFLEET_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    home, link = tmp_path / "home", tmp_path / "link"
+    home.mkdir()
+    link.symlink_to(home)
+    monkeypatch.setenv(variable, str(home))
+    expected = state_root("walk")
+    monkeypatch.setenv(variable, str(link))
+    assert state_root("walk") == expected
