@@ -18,7 +18,7 @@ from sparkfleet.lab.inside.node_settings import REAL
 
 NAME = "localhost/sparkfleet-test-vllm-cpu"
 """The engine in an image is recognised by the image's name if nothing else is known of it."""
-_DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var/tmp")
+_DIRECTORIES = ("etc", "proc", "sys", "dev", "run", "tmp", "usr", "root", "var", "var/tmp")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _FILES = ("passwd", "group", "nsswitch.conf", "ld.so.cache")
 _KNOWN = "root/.cache/vllm/modelinfos"
@@ -92,7 +92,7 @@ def refused(lab, node, image=f"{NAME}:1"):
     return "" if tried.returncode == 7 else tried.stderr.strip()
 
 
-def lay(lab, node, name=NAME, python="", prefix=sys.prefix, own=None):
+def lay(lab, node, name=NAME, python="", prefix=sys.prefix, own=None, tool="podman"):
     """Make an image on a node; its name with its digest.
 
     Args:
@@ -102,13 +102,15 @@ def lay(lab, node, name=NAME, python="", prefix=sys.prefix, own=None):
         python: a program that stands in it where others have their interpreter; "": none does.
         prefix: the environment that its engine is of.
         own: further files of it, path to text or bytes; below `first/` programs that are found before all others.
+        tool: the container tool that gets it. Docker has no digest of it, so that it is known by its id.
     """
     place = "/var/tmp/image.tar"
     unpacked = "import sys; open(sys.argv[1], 'wb').write(bytes.fromhex(sys.stdin.read()))"
     _done(lab.exec(node, ["python3", "-c", unpacked, place], stdin=_archive(python, prefix, own or {}).hex()))
     path = f"ENV PATH=/{_FIRST}:{Path(prefix, 'bin')}:/usr/bin:/bin"
-    _done(lab.exec(node, ["podman", "import", "-q", "--change", path, place, f"{name}:1"], timeout_s=120))
-    told = _done(lab.exec(node, ["podman", "image", "inspect", "--format", "{{.Digest}}", f"{name}:1"]))
+    _done(lab.exec(node, [tool, "import", "--change", path, place, f"{name}:1"], timeout_s=120))
+    by = "{{.Id}}" if tool == "docker" else "{{.Digest}}"
+    told = _done(lab.exec(node, [tool, "image", "inspect", "--format", by, f"{name}:1"]))
     return f"{name}@{told.stdout.split()[-1]}"
 
 

@@ -122,9 +122,9 @@ class LabFleet(FleetCommands):
             return None
         return max(found["groups"], key=lambda group: group["generation"])
 
-    def containers(self, node):
+    def containers(self, node, tool="podman"):
         """Ids of all containers of a node, ended ones too."""
-        return self.lab.exec(node, ["podman", "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
+        return self.lab.exec(node, [tool, "ps", "--all", "--quiet", "--no-trunc"]).stdout.split()
 
     def is_ready(self, name="tiny"):
         found = self.deployment(name)

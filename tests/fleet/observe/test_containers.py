@@ -1,4 +1,4 @@
-"""`observe up` with real containers of podman, from images that are made of this machine's programs: no registry is used.
+"""`observe up` with real containers of podman and of Docker, from images of this machine's programs: no registry is used.
 
 Prometheus and Alertmanager are Debian's. Grafana is not packaged: a program of ten lines answers in its place, if its
 password, its address and its provisioning are as Grafana needs them.
@@ -12,10 +12,13 @@ import subprocess
 import tarfile
 import tempfile
 import urllib.request
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
+import docker_engine
 import pytest
 from container_values import limits
 from fake_channel import FakeChannel
@@ -40,6 +43,8 @@ DIRECTORIES = [
     "usr",
     "prometheus",
     "alertmanager",
+    "var",
+    "var/lib",
     "var/lib/grafana",
 ]
 GRAFANA = """
@@ -61,11 +66,29 @@ ENTRYPOINTS = {
 }
 
 
-def podman(*words):
-    return subprocess.run(["podman", *words], capture_output=True, text=True, timeout=120, check=False)
+DOCKER = """#!/bin/sh
+[ "$1" != run ] || {{ shift; set -- run --volume /usr:/usr:ro "$@"; }}
+exec {real} "$@"
+"""
+"""Shows /usr in every container, for which Docker has no setting."""
 
 
-def make_image(directory, part):
+class Watching(NamedTuple):
+    """A container tool of this test alone, with the three images."""
+
+    tool: str
+    images: ObserveImages
+
+    def containers(self):
+        """Names of what runs."""
+        return set(ask(self.tool, "ps", "--format", "{{.Names}}").stdout.split())
+
+
+def ask(*words):
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+
+
+def make_image(tool, directory, part):
     """An image of empty directories and links into /usr, which every container of this store sees. Its name."""
     name = f"localhost/sparkfleet-observe-{part}:1"
     with tarfile.open(directory / f"{part}.tar", "w") as tar:
@@ -82,36 +105,62 @@ def make_image(directory, part):
         entry.size = len(users)
         tar.addfile(entry, BytesIO(users))
     change = f"ENTRYPOINT {json.dumps(ENTRYPOINTS[part])}"
-    done = podman("import", "--change", change, str(directory / f"{part}.tar"), name)
+    done = ask(tool, "import", "--change", change, str(directory / f"{part}.tar"), name)
     assert done.returncode == 0, done.stderr
     return name
 
 
-@pytest.fixture
-def images(monkeypatch):
-    """A podman of this test alone, with the three images; docker is not found."""
+@pytest.fixture(params=["podman", "docker"])
+def watching(request, monkeypatch):
+    """The tool, with the images in it; it is the only one that works."""
     if os.geteuid() != 0:
         pytest.skip(
             "a user's podman maps ids of containers, which needs newuidmap and a range in /etc/subuid"
         )
-    with tempfile.TemporaryDirectory(prefix="podman-", dir="/tmp", ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix=request.param, dir="/tmp", ignore_cleanup_errors=True) as name:
         directory = Path(name)
-        storage = f'driver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
-        (directory / "storage.conf").write_text(f"[storage]\n{storage}")
-        (directory / "containers.conf").write_text(
-            f'[containers]\ndefault_ulimits = {limits()}\nvolumes = ["/usr:/usr:ro"]\n[engine]\n'
-            f'runtime = "runc"\nevents_logger = "file"\nlock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
-        )
-        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
-        monkeypatch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
-        programs = directory / "bin"
-        programs.mkdir()
-        (programs / "docker").write_text("#!/bin/sh\nexit 1\n")
-        (programs / "docker").chmod(0o755)
-        monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-        yield ObserveImages(**{part: make_image(directory, part) for part in PARTS})
-        podman("rm", "--all", "--force")
-        podman("rmi", "--all", "--force")
+        (directory / "bin").mkdir()
+        real = shutil.which("docker")
+        monkeypatch.setenv("PATH", f"{directory}/bin:{os.environ['PATH']}")
+        with {"podman": podman, "docker": docker}[request.param](directory, monkeypatch, real):
+            images = {part: make_image(request.param, directory, part) for part in PARTS}
+            yield Watching(request.param, ObserveImages(**images))
+
+
+@contextmanager
+def podman(directory, monkeypatch, real):
+    storage = f'driver = "vfs"\ngraphroot = "{directory}/graph"\nrunroot = "{directory}/run"\n'
+    (directory / "storage.conf").write_text(f"[storage]\n{storage}")
+    (directory / "containers.conf").write_text(
+        f'[containers]\ndefault_ulimits = {limits()}\nvolumes = ["/usr:/usr:ro"]\n[engine]\n'
+        f'runtime = "runc"\nevents_logger = "file"\nlock_type = "file"\ntmp_dir = "{directory}/tmp"\n'
+    )
+    monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(directory / "storage.conf"))
+    monkeypatch.setenv("CONTAINERS_CONF", str(directory / "containers.conf"))
+    put(directory / "bin" / "docker", "#!/bin/sh\nexit 1\n")
+    yield
+    ask("podman", "rm", "--all", "--force")
+    ask("podman", "rmi", "--all", "--force")
+
+
+@contextmanager
+def docker(directory, monkeypatch, real):
+    if why := docker_engine.cannot_run():
+        pytest.skip(why)
+    put(directory / "bin" / "docker", DOCKER.format(real=real))
+    engine = docker_engine.DockerEngine(directory)
+    monkeypatch.setenv("DOCKER_HOST", engine.url)
+    try:
+        engine.start()
+    except RuntimeError as error:
+        pytest.skip(f"no Docker engine starts here: {error}")
+    yield
+    engine.remove()
+
+
+def put(path, script):
+    path.write_text(script)
+    path.chmod(0o755)
 
 
 class Client(OpenClient):
@@ -135,10 +184,6 @@ def session_of(root):
     )
 
 
-def containers():
-    return set(podman("ps", "--format", "{{.Names}}").stdout.split())
-
-
 async def get(port, path):
     def read():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
@@ -148,16 +193,15 @@ async def get(port, path):
 
 
 @pytest.mark.full
-async def test_three_containers_start_keep_their_data_and_end(images, tmp_path):
-    assert shutil.which("podman")
+async def test_three_containers_start_keep_their_data_and_end(watching, tmp_path):
     (tmp_path / "metrics.token").write_text("token")
     session = session_of(tmp_path)
     ports = ObservePorts(prometheus=free_port(), alertmanager=free_port(), grafana=free_port())
     names = {f"sparkfleet-watched-{part}" for part in PARTS}
     works = []
     try:
-        host = await observe_up(session, ports, works.append, images)
-        assert (host.tool, tuple(works), containers()) == ("podman", PARTS, names)
+        host = await observe_up(session, ports, works.append, watching.images)
+        assert (host.tool, tuple(works), watching.containers()) == (watching.tool, PARTS, names)
         rules = json.loads(await get(ports.prometheus, "/api/v1/rules"))["data"]["groups"]
         assert len(rules) == 7
         url = f"http://127.0.0.1:{ports.alertmanager}/api/v2/alerts"
@@ -172,28 +216,28 @@ async def test_three_containers_start_keep_their_data_and_end(images, tmp_path):
             "# mine\nroute: {receiver: me}\nreceivers: [{name: me}]\n"
         )
 
-        await observe_up(session, ports, works.append, images)  # once more: in place of the first
-        assert containers() == names
+        await observe_up(session, ports, works.append, watching.images)  # once more: in place of the first
+        assert watching.containers() == names
         assert (tmp_path / "observe" / "grafana.password").read_text() == password
         status = json.loads(await get(ports.alertmanager, "/api/v2/status"))
         assert "receiver: me" in status["config"]["original"]
     finally:
         await observe_down(session)
-    assert not containers() & names
+    assert not watching.containers() & names
     assert (tmp_path / "observe" / "data" / "grafana" / "mine").exists()
     assert (tmp_path / "observe" / "data" / "prometheus" / "wal").exists()
 
 
-async def test_a_program_that_does_not_answer_is_named_with_its_log(images, tmp_path, monkeypatch):
+async def test_a_program_that_does_not_answer_is_named_with_its_log(watching, tmp_path, monkeypatch):
     monkeypatch.setattr("sparkfleet.fleet.observe.containers.READY_S", 1.0)
     (tmp_path / "metrics.token").write_text("token")
     session = session_of(tmp_path)
     ports = ObservePorts(prometheus=free_port(), alertmanager=free_port(), grafana=free_port())
-    wrong = images.model_copy(update={"prometheus": images.grafana})
+    wrong = watching.images.model_copy(update={"prometheus": watching.images.grafana})
     try:
         with pytest.raises(ControlError, match="prometheus does not answer at") as error:
             await observe_up(session, ports, lambda part: None, wrong)
-        assert error.value.do == "podman logs sparkfleet-watched-prometheus"
+        assert error.value.do == f"{watching.tool} logs sparkfleet-watched-prometheus"
     finally:
         await observe_down(session)
 
