@@ -15,7 +15,9 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [grpc]
 address = "{_AT}/c.sock"
 END
-[ -S {_AT}/c.sock ] || setsid containerd --config {_AT}/containerd.toml >>{_AT}/log 2>&1 </dev/null &
+if [ ! -S {_AT}/c.sock ]; then
+    setsid containerd --config {_AT}/containerd.toml >>{_AT}/log 2>&1 </dev/null &
+fi
 setsid dockerd --host=unix:///run/docker.sock --containerd={_AT}/c.sock --pidfile={_AT}/pid --data-root={_AT}/data \\
     --exec-root={_AT}/exec --storage-driver=vfs --iptables=false --ip6tables=false --bridge=none \\
     >>{_AT}/log 2>&1 </dev/null &
