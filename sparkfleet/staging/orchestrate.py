@@ -293,7 +293,7 @@ class _Stager:
         self._moved += copying._moved
         for node in lacking:
             self._fleet.notify("image", self._name, node, "loading the image", source)
-        load = request.model_copy(update={"action": "load", "id": seen[source].id, "manifest": manifest})
+        load = request.model_copy(update={"action": "load", "manifest": manifest})
         drop = request.model_copy(update={"action": "drop"})
         everybody = (source, *lacking)
         try:

@@ -74,7 +74,7 @@ class DockerEngine:
         if self._dockerd is None:
             self._dockerd = self._service(
                 *("dockerd", f"--host={self.url}", f"--containerd={here}/c.sock", f"--pidfile={here}/pid"),
-                *(f"--data-root={here}/data", f"--exec-root={here}/exec", "--storage-driver=vfs"),
+                *(f"--data-root={here}/data", f"--exec-root={here}/exec"),
                 *("--iptables=false", "--ip6tables=false", "--bridge=none"),
             )
         until = time.monotonic() + START_S

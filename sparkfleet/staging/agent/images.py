@@ -54,7 +54,6 @@ class ImageRequest(Value):
         image: reference with its digest; `look` and `pull` also accept a tag.
         cache: the Hub's cache, below which archives are stored; "": below the user's cache.
         tool: docker or podman; "": whichever the node has.
-        id: expected id of the loaded image, on `load`.
         manifest: of the archive, on `load`.
         reserve_bytes: bytes that stay free, on `save` and `load`.
     """
@@ -63,7 +62,6 @@ class ImageRequest(Value):
     image: str
     cache: str = ""
     tool: str = ""
-    id: str = ""
     manifest: Manifest | None = None
     reserve_bytes: int = RESERVE_BYTES
 
@@ -73,9 +71,10 @@ class ImageHeld(Value):
 
     Attributes:
         tool: docker or podman.
-        id: digest of its configuration; "" if the node has nothing.
+        id: by which the tool knows it; "" if the node has nothing. Of Docker with containerd's store (29 and later) it is
+            the digest of its manifest, of others that of its configuration: two nodes may know one image by two ids.
         digest: its digest in its registry; "" if it has none.
-        size: bytes, unpacked.
+        size: bytes; unpacked, but for Docker with containerd's store, which counts its packed layers.
     """
 
     tool: str = ""
@@ -158,7 +157,10 @@ class _Images:
         beside = self._directory.with_name(f".{self._directory.name}.saving")
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
-        await self._run("save", "--output", str(beside / ARCHIVE), found.id, doing="save it")
+        # By its name, which the archive then has, too: Docker with containerd's store (29 and later) saves no bare id, and
+        # two stores may know one image by different ids.
+        await self._run("tag", found.id, self._name, doing="name it")
+        await self._run("save", "--output", str(beside / ARCHIVE), self._name, doing="save it")
         (beside / ARCHIVE).chmod(0o600)
         flush(beside / ARCHIVE)
         beside.rename(self._directory)
@@ -182,14 +184,11 @@ class _Images:
             # Nothing lists archives, and on a full disk it would take the room that the next attempt needs.
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
-        found = await self._inspect(self._request.id)
-        if found.id != self._request.id:
+        if not (await self._inspect(self._name)).id:
             raise StagingError(
-                f"{self._request.image}: the loaded image is not the image {self._request.id[:12]} that was sent.",
-                means="The container tools of the two nodes compute different image ids.",
-                do="Use one tool (docker or podman) in one version on all nodes.",
+                f"{self._request.image}: {self._tool} has loaded its archive, and does not have it.",
+                do=f"`{self._tool} images {STAGED}` on the node lists what it has; run it again.",
             )
-        await self._run("tag", found.id, self._name, doing="name it")
 
     async def _store(self) -> Path:
         """Directory of the tool's layers, which may be on another disk; the archive's if the tool does not name it."""

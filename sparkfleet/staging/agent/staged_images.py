@@ -45,7 +45,7 @@ class StagedImage(Value):
     Attributes:
         digest: in its registry, or its id; part of the name that staging gave it.
         tool: docker or podman.
-        size: bytes, unpacked.
+        size: bytes, as the tool counts them (`ImageHeld.size`).
         names: its other names; as long as it has one, its bytes stay.
     """
 
