@@ -1,12 +1,23 @@
 """A Docker engine in a node of the lab, as on DGX OS: root's, used by the node's user through the group `docker`."""
 
+import shutil
+from pathlib import Path
+
 import box_image
 import docker_engine
 import pytest
 
 _AT = "/run/docker-engine"
+
+
+def _programs():
+    """Directory of the engine that the search path has first: with another release there, its tests are of that one."""
+    found = shutil.which("dockerd", path=docker_engine.PATH)
+    return Path(found).parent if found else "/usr/sbin"
+
+
 _START = f"""
-mkdir -p {_AT} && export PATH=$PATH:/usr/sbin:/sbin
+mkdir -p {_AT} && export PATH={_programs()}:$PATH:/usr/sbin:/sbin
 cat > {_AT}/containerd.toml <<END
 version = 2
 root = "{_AT}/containerd"
@@ -19,7 +30,7 @@ if [ ! -S {_AT}/c.sock ]; then
     setsid containerd --config {_AT}/containerd.toml >>{_AT}/log 2>&1 </dev/null &
 fi
 setsid dockerd --host=unix:///run/docker.sock --containerd={_AT}/c.sock --pidfile={_AT}/pid --data-root={_AT}/data \\
-    --exec-root={_AT}/exec --storage-driver=vfs --iptables=false --ip6tables=false --bridge=none \\
+    --exec-root={_AT}/exec --iptables=false --ip6tables=false --bridge=none \\
     >>{_AT}/log 2>&1 </dev/null &
 for _ in $(seq 300); do docker version >/dev/null 2>&1 && exit 0; sleep 0.1; done
 tail -5 {_AT}/log >&2; exit 1
@@ -74,7 +85,7 @@ def _show_programs(lab, node):
     text = _CLIENT.format(volumes=volumes, real=_REAL)
     place = f"{_AT}/client"
     for argv in (
-        ["cp", "/usr/bin/docker", _REAL],
+        ["cp", "--dereference", shutil.which("docker"), _REAL],
         ["tee", place],
         ["chmod", "755", place],
         ["mount", "--bind", place, "/usr/bin/docker"],

@@ -66,7 +66,7 @@ def test_an_edit_ends_the_old_one_first_as_both_have_its_port(fleet):
     assert (before["generation"], after["generation"]) == (1, 2)
     assert after["ranks"][0]["pid"] != before["ranks"][0]["pid"]
     assert len(running(fleet, 5021)) == 1
-    assert "it and generation 2 listen on the same port, 5021" in fleet.ok("events", "edited")
+    assert "it and g2/0 listen on the same port, 5021" in fleet.ok("events", "edited")
 
 
 @pytest.mark.full
