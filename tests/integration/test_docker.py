@@ -52,7 +52,7 @@ def test_docker_is_updated_and_the_engine_comes_back_at_its_rung(served):
         served.until(lambda: not served.is_ready(), timeout=60)
         said = served.until(lambda: "docker does not answer any more" in served.ok("events"), timeout=60)
         assert said
-        served.until(lambda: "Cannot connect to the Docker daemon" in served.ok("status"), timeout=180)
+        served.until(lambda: "docker cannot look for the image" in served.ok("status"), timeout=180)
     finally:
         assert node_docker.start(served.lab, "spark2") == ""
     after = served.until(served.ready_group, timeout=SLOW_S)

@@ -35,7 +35,7 @@ def test_meaning(code, words):
         (-9, "", 0),
         (137, "", 0),
         (1, f"the engine failed (the kernel killed 1 {KERNEL_KILLED})", 0),
-        (1, f"docker {TOOL_LOST}; its client exited with code 1: failed", 0),
+        (1, f"docker {TOOL_LOST}", 0),
         (-11, "", 1),
         (139, "", 1),
         (-6, "", 2),

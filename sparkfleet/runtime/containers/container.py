@@ -133,7 +133,7 @@ class Container:
         """
         code = _signalled(code)
         if self._is_tool_lost:
-            return code, f"{self._tool} {TOOL_LOST}; its client {meaning(code)}"
+            return code, f"{self._tool} {TOOL_LOST}"
         if self._exit.alive:
             return code, f"the {self._tool} client that ran it {meaning(code)}"
         if code in (_TOOL_FAILED, *_COMMAND) and not self._exit.began:

@@ -120,7 +120,7 @@ async def test_a_container_tool_that_ends_its_container_is_the_cause_whatever_th
     world = World(tmp_path, nodes=("this", "that"))
     statuses, _ = await world.take()
     world.write_log(OF_NEXTN, rank=1)
-    words = f"docker {TOOL_LOST}; its client exited with code 1: failed"
+    words = f"docker {TOOL_LOST}"
     exited = statuses[1].model_copy(update={"exit_code": 1, "reason": f"{words}\nlast lines"})
     told = await world.ranks.diagnose(EngineError("it exited"), exited, served=True)
     assert (told.cause, told.nodes, told.summary) == (Cause.TOOL, ("that",), f"that: {words}")
