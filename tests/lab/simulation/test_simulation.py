@@ -33,6 +33,15 @@ SLOWER = ("forget_ended", "retire_unwanted", "keep_groups_up", "retire_replaced"
 """Rules without which a violation takes the simulation longer than without the first one."""
 
 
+def seed_with(words, seeds, *given, **options):
+    """The first of these seeds whose run has a violation in these words. Each new fault, cause or rule changes every run, so
+    that no seed shows a mistake for ever."""
+    for seed in seeds:
+        if any(words in found for found in simulate(seed, *given, **options).violations):
+            return seed
+    raise AssertionError(f"no run of {list(seeds)} has: {words}")
+
+
 @pytest.mark.parametrize(("seed", "nodes"), [(4, 2), (2, 3), (3, 4)])
 def test_the_invariants_hold(seed, nodes):
     report = simulate(seed, hours=1.0, nodes=nodes)
@@ -77,15 +86,15 @@ def test_a_seed_replays_exactly():
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", [25, 36])
-def test_a_controller_that_does_not_notice_a_clock_that_was_set_back_is_found(seed, monkeypatch):
+def test_a_controller_that_does_not_notice_a_clock_that_was_set_back_is_found(monkeypatch):
     async def nothing(self):
         pass
 
     given = {"hours": 3.0, "nodes": 2, "fault_every_s": 120.0, "race_every_s": NEVER}
+    with monkeypatch.context() as patch:
+        patch.setattr(controller.Controller, "_notice_clock", nothing)
+        seed = seed_with("", (25, *range(60)), **given)
     assert simulate(seed, **given).violations == []
-    monkeypatch.setattr(controller.Controller, "_notice_clock", nothing)
-    assert simulate(seed, **given).violations != []
 
 
 @pytest.mark.parametrize(
@@ -105,12 +114,12 @@ def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
 def test_a_group_that_fails_at_each_restart_and_is_left_at_its_rung_is_found(monkeypatch):
     kinds = {"rung does not start", "engine died", "applied"}
     monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
-    assert simulate(14, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
+    given = {"hours": 1.0, "drain_every_s": NEVER, "race_every_s": NEVER}
     rest = tuple(one for one in fallback.GROUP_RULES if one is not fallback.answer_restarts)
-    monkeypatch.setattr(fallback, "GROUP_RULES", rest)
-    assert (
-        "did not start 15 times" in simulate(14, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations[0]
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(fallback, "GROUP_RULES", rest)
+        seed = seed_with("did not start 15 times", (14, *range(60)), **given)
+    assert simulate(seed, **given).violations == []
 
 
 def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
@@ -136,26 +145,27 @@ def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
 
 
 def test_a_generation_that_served_and_does_not_start_again_is_found(monkeypatch):
-    assert simulate(2, 3.0).violations == []
-    monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "bring_back"))
-    (found,) = simulate(2, 3.0).violations
-    assert "served last, has its memory free, and does not start" in found
+    rest = tuple(r for r in policy.RULES if r.__name__ != "bring_back")
+    with monkeypatch.context() as patch:
+        patch.setattr(policy, "RULES", rest)
+        seed = seed_with("served last, has its memory free, and does not start", range(2, 30), 3.0)
+    assert simulate(seed, 3.0).violations == []
 
 
 def test_older_groups_that_end_before_their_turn_are_found(monkeypatch):
     """On nodes that hold two large groups, of which an edit of two replicas ends one after the other."""
     monkeypatch.setattr(simulated_fleet, "MEMORY", 80 * GIB)
-    given = {"hours": 3.0, "seed": 2009}
-    assert simulate(**given).violations == []
     ends = RollingUpdate.ends
 
     def all_at_once(self, grants):
         found = [*ends(self, grants)]
         return [RetireGroup(group=app.group, reason="all") for app in self.replaced] if found else []
 
-    monkeypatch.setattr(RollingUpdate, "ends", all_at_once)
-    (found,) = simulate(**given).violations
-    assert "served and ended, and no desired group that is missing needs their nodes" in found
+    with monkeypatch.context() as patch:
+        patch.setattr(RollingUpdate, "ends", all_at_once)
+        words = "served and ended, and no desired group that is missing needs their nodes"
+        seed = seed_with(words, (2009, *range(60)), 3.0)
+    assert simulate(seed, 3.0).violations == []
 
 
 def test_an_engine_that_comes_up_while_a_call_ends_it_is_no_violation():
