@@ -16,6 +16,13 @@ _REFUSED = re.compile(r"permission denied", re.IGNORECASE)
 _MISSING = 127
 
 
+CONTAINERD_STORE = "/var/lib/containerd"
+"""Directory of the images of Docker with containerd's store (29 and later, newly installed), as its packages run containerd;
+`DockerRootDir` has none of them."""
+CONTAINERD_DRIVER = "io.containerd.snapshotter"
+"""In `DriverStatus` of `docker info`, if it has that store."""
+
+
 class ContainerTool(Value):
     """One container tool of a node."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sparkfleet.hostfacts.container import CONTAINERD_DRIVER, CONTAINERD_STORE
 from sparkfleet.hostfacts.fact import Fact, json_of, text, unexpected_output, whole
 from sparkfleet.values import Value
 
@@ -117,8 +118,10 @@ class ReadContainerSpace(Fact[int]):
 
     argv = (
         "sh", "-c",
-        "d=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null) && [ -d \"$d\" ]"
-        " || d=$(podman info --format '{{.Store.GraphRoot}}') && exec stat -f -c '%a %S' \"$d\"",
+        "d=$(docker info --format '{{.DockerRootDir}} {{.DriverStatus}}' 2>/dev/null);"
+        f" case $d in *{CONTAINERD_DRIVER}*) [ ! -d {CONTAINERD_STORE} ] || d={CONTAINERD_STORE} ;; esac;"
+        " d=${d%% [[]*};"
+        " [ -d \"$d\" ] || d=$(podman info --format '{{.Store.GraphRoot}}') && exec stat -f -c '%a %S' \"$d\"",
     )  # fmt: skip
 
     @staticmethod

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkfleet.checkpoints.io.safe_io import shown
-from sparkfleet.hostfacts.container import Tool
+from sparkfleet.hostfacts.container import CONTAINERD_DRIVER, CONTAINERD_STORE, Tool
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.containers.container_tools import TOOLS, is_used
@@ -192,9 +192,10 @@ class _Images:
 
     async def _store(self) -> Path:
         """Directory of the tool's layers, which may be on another disk; the archive's if the tool does not name it."""
-        form = "{{.DockerRootDir}}" if self._tool == "docker" else "{{.Store.GraphRoot}}"
+        form = "{{.DriverStatus}}\n{{.DockerRootDir}}" if self._tool == "docker" else "{{.Store.GraphRoot}}"
         done = await _execute((self._tool, "info", "--format", form))
-        named = Path(done.stdout.strip())
+        driver, _, root = done.stdout.strip().rpartition("\n")
+        named = Path(CONTAINERD_STORE if CONTAINERD_DRIVER in driver else root)
         return named if done.exit_code == 0 and named.is_absolute() else self._directory
 
     async def _held(self) -> ImageHeld:

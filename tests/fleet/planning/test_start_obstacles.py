@@ -76,8 +76,15 @@ async def test_an_image_that_writes_none_and_an_unknown_disk_are_no_obstacle():
     assert await too_large_tables({"this": FakeChannel("this", {})}, [with_tables()], [], TABLES) == ()
 
 
-async def test_the_space_of_containers_is_read_from_a_tool_that_answers(tmp_path, monkeypatch):
-    for name, body in (("docker", "exit 1"), ("podman", f"echo {tmp_path}")):
+@pytest.mark.parametrize(
+    ("docker", "podman"),
+    [("exit 1", "echo {}"), ("echo '{} [[Backing Filesystem extfs] [Supports d_type true]]'", "exit 1")],
+    ids=["podman", "docker"],
+)
+async def test_the_space_of_containers_is_read_from_a_tool_that_answers(
+    tmp_path, monkeypatch, docker, podman
+):
+    for name, body in (("docker", docker.format(tmp_path)), ("podman", podman.format(tmp_path))):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -98,15 +98,19 @@ def test_an_archive_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
 @pytest.mark.parametrize(
     ("free", "words"), [(1000, "are needed"), (2000, "no space left on device")], ids=["no room", "failed"]
 )
-def test_an_image_that_is_not_loaded_leaves_no_archive(free, words, tmp_path, monkeypatch):
+@pytest.mark.parametrize("store", ["docker's", "containerd's"])
+def test_an_image_that_is_not_loaded_leaves_no_archive(store, free, words, tmp_path, monkeypatch):
     """The room for its layers was not checked, and nothing listed the archive that stayed."""
     loaded, looked = [], []
-    layers = tmp_path / "docker"
+    layers, root, driver = tmp_path / "docker", tmp_path / "docker", "[[Backing Filesystem extfs]]"
+    if store == "containerd's":
+        root, driver = tmp_path / "other", "[[driver-type io.containerd.snapshotter.v1]]"
+        monkeypatch.setattr(images, "CONTAINERD_STORE", str(layers))
 
     async def execute(argv):
         loaded.extend(argv[1:2] if argv[1] == "load" else ())
         failed = argv[1] in ("load", "image")
-        stdout = f"{layers}\n" if argv[1] == "info" else ""
+        stdout = f"{driver}\n{root}\n" if argv[1] == "info" else ""
         return Completed(
             argv=tuple(argv), exit_code=int(failed), stdout=stdout, stderr="no space left on device"
         )
