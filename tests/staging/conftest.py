@@ -192,4 +192,5 @@ async def held(
         await staging(Need.model(MODEL, ("n1",)), "n1", endpoint=await serve(hub.app()))
         shutil.move(machines.cache("n1"), pulled)
         machines.heard.clear()
+        hub.asked.clear()
     return lambda node: shutil.copytree(pulled, machines.cache(node), symlinks=True)
