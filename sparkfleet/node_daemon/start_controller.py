@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
@@ -61,7 +62,10 @@ def _start(
             time.sleep(0.1)
             continue
         try:
-            ray.init(**ray_init_arguments(address))
+            # Ray puts the current directory into the import path of its workers. systemd and cron start the watchdog in the
+            # home directory, in which a clone named sparkfleet would take the place of this package.
+            with contextlib.chdir("/"):
+                ray.init(**ray_init_arguments(address))
             break
         except (ConnectionError, RuntimeError, ValueError):
             time.sleep(0.1)
