@@ -17,6 +17,7 @@ from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.fleet.nodes.node_set import other_nodes
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, require_free, surroundings_of
+from sparkfleet.node_daemon.service_manager import SESSION
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
@@ -43,6 +44,8 @@ class FleetLifecycle:
         self._programs = programs
         self.left_by_a_reboot: tuple[str, ...] = ()
         """Nodes started by `bring_up` that have neither systemd nor cron, and stay down after a reboot."""
+        self.ended_by_a_logout: tuple[str, ...] = ()
+        """Nodes started by `bring_up` whose systemd ends what runs there with the user's last login."""
 
     @property
     def _inventory(self) -> Inventory:
@@ -88,6 +91,9 @@ class FleetLifecycle:
             on_event(FactFound(line=f"{begun_by} is starting this fleet already; this waits for that start."))
         self.left_by_a_reboot = tuple(
             name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
+        )
+        self.ended_by_a_logout = tuple(
+            name for name, one in zip(nodes, begun, strict=True) if one["comes_back"] == SESSION
         )
         address = await self.until_up(begun[0]["outcome"], on_event)
         client = FleetClient(address, prepared.api_token, reach=self._access.reach)

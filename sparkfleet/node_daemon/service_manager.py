@@ -7,6 +7,7 @@ user's crontab starts it the next time. Neither needs root.
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -17,6 +18,10 @@ from sparkfleet.errors import ControlError
 
 WAIT_S = 30.0
 CRON_PIDS = (Path("/run/crond.pid"), Path("/var/run/crond.pid"))
+LINGERS = Path("/var/lib/systemd/linger")
+"""Has a file for each user whose processes systemd does not end with the last login."""
+SESSION = "session"
+"""In place of "systemd": the service ends with the user's last login, and does not start after a reboot."""
 USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Debian's and Ubuntu's for a login, if a crontab refuses a line with a longer one (vixie-cron: more than 998 bytes)."""
 _NO_CRONTAB = ("no crontab", "No such file")
@@ -24,7 +29,7 @@ _NO_CRONTAB = ("no crontab", "No such file")
 
 
 def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *, again: bool = True) -> str:
-    """Starts the watchdog; returns the service that starts it after a reboot, "" for none.
+    """Starts the watchdog; returns the service that starts it after a reboot, "" for none, `SESSION` if only a login does.
 
     Args:
         label: the fleet on this node; one watchdog per label.
@@ -40,7 +45,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *,
     env = {"PATH": os.environ.get("PATH", os.defpath), **env}
     if _has_systemd():
         _enable_unit(label, argv, env, "restart" if again else "start")
-        return "systemd"
+        return "systemd" if (LINGERS / pwd.getpwuid(os.getuid()).pw_name).exists() else SESSION
     spawn(argv, env, log)
     lines = (_cron_line(label, argv, env | path) for path in ({}, {"PATH": USUAL_PATH}))
     return "cron" if _has_cron() and any(_write_crontab(label, line) for line in lines) else ""

@@ -1,3 +1,4 @@
+import getpass
 import os
 import subprocess
 import sys
@@ -44,6 +45,9 @@ def tools(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(service_manager, "CRON_PIDS", (tmp_path / "crond.pid",))
+    monkeypatch.setattr(service_manager, "LINGERS", tmp_path / "linger")
+    (tmp_path / "linger").mkdir()
+    (tmp_path / "linger" / getpass.getuser()).touch()
     add.directory = tmp_path
     return add
 
@@ -140,6 +144,16 @@ def test_systemd_of_this_user_is_found_without_the_variable_of_a_login(tools, mo
         f"import os, sys; sys.exit(os.environ.get('XDG_RUNTIME_DIR') != '/run/user/{os.getuid()}')",
     )
     assert service_manager.start("home-1", ARGV, ENV, tools.directory / "log") == "systemd"
+
+
+def test_a_service_that_ends_with_the_login_is_no_service_for_a_reboot(tools):
+    """`loginctl enable-linger` of a user may be refused, as on a machine without polkit; root's is not."""
+    tools("systemctl", "")
+    (tools.directory / "linger" / getpass.getuser()).unlink()
+    given = ("home-1", ARGV, ENV, tools.directory / "log")
+    assert service_manager.start(*given) == service_manager.SESSION
+    tools("loginctl", f"open({str(tools.directory / 'linger' / getpass.getuser())!r}, 'w').close()")
+    assert service_manager.start(*given) == "systemd"
 
 
 def test_systemd_is_preferred_and_cleaned_up(tools):

@@ -56,6 +56,7 @@ def _print(session: Session, brought: BroughtUp) -> None:
             "endpoint": brought.client.address.endpoint,
             "changed": brought.changed,
             "left_by_a_reboot": list(brought.left_by_a_reboot),
+            "ended_by_a_logout": list(brought.ended_by_a_logout),
             "without_nodes": brought.without_nodes,
         }
     )
@@ -68,6 +69,13 @@ async def _advise(session: Session, brought: BroughtUp) -> None:
     if brought.left_by_a_reboot:
         names = ", ".join(brought.left_by_a_reboot)
         console.print(f"{names}: has neither systemd nor cron; after a reboot, run `sparkfleet up` again.")
+    if brought.ended_by_a_logout:
+        names = ", ".join(brought.ended_by_a_logout)
+        console.print(
+            f"{names}: systemd ends the fleet when the last login of its user ends, and starts nothing after a reboot."
+            " `sudo loginctl enable-linger $USER` there keeps it.",
+            markup=False,
+        )
     await _permissions(session)
 
 

@@ -38,6 +38,8 @@ class BroughtUp(NamedTuple):
     """False if every node was up already."""
     left_by_a_reboot: tuple[str, ...]
     """Nodes without systemd and cron, which stay down after a reboot."""
+    ended_by_a_logout: tuple[str, ...] = ()
+    """Nodes whose systemd ends what runs there with the user's last login."""
     without_nodes: str = ""
     """Deployments that do not start for lack of their nodes, in words; "" for none."""
 
@@ -66,7 +68,11 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
     client = await _with_its_gateway(session, client) or client
     lacking = await _without_their_nodes(session, client)
     return BroughtUp(
-        client, changed=True, left_by_a_reboot=session.lifecycle.left_by_a_reboot, without_nodes=lacking
+        client,
+        changed=True,
+        left_by_a_reboot=session.lifecycle.left_by_a_reboot,
+        ended_by_a_logout=session.lifecycle.ended_by_a_logout,
+        without_nodes=lacking,
     )
 
 

@@ -26,6 +26,7 @@ def fleet(sparkfleet, monkeypatch, tmp_path):
     async def brought_up(lifecycle, apply, on_event, wheels, joined):
         on_event(StepRunning(step=FleetStep.STARTING_RAY))
         lifecycle.left_by_a_reboot = ("a",)
+        lifecycle.ended_by_a_logout = ("a",)
         return client
 
     async def status(_):
@@ -59,7 +60,7 @@ def test_up_for_people(fleet, running):
     assert (code, err) == (0, "")
     first, *advice = out.splitlines()
     assert first == f"{'Already running' if running else 'Up'}. Endpoint: http://127.0.0.1:8000/v1"
-    assert [line[:16] for line in advice] == ([] if running else ["a: has neither s"])
+    assert [line[:16] for line in advice] == ([] if running else ["a: has neither s", "a: systemd ends "])
 
 
 def test_up_of_a_fleet_that_lacks_a_file_writes_it_again(fleet):
@@ -80,6 +81,7 @@ def test_up_for_programs(fleet, running):
         "endpoint": "http://127.0.0.1:8000/v1",
         "changed": not running,
         "left_by_a_reboot": [] if running else ["a"],
+        "ended_by_a_logout": [] if running else ["a"],
         "without_nodes": "",
     }
 
