@@ -185,9 +185,12 @@ def files_at(candidate: Candidate, context: RankContext) -> str:
 
 
 def checkpoint_mounts(context: RankContext) -> tuple[Mount, ...]:
-    """The checkpoints, read-only, at the same path inside as outside, so that argv equals a process's."""
-    seen = context.roots or tuple(path for path in (context.model_path, context.draft_path) if path)
-    return tuple(Mount(source=path, target=path) for path in dict.fromkeys(seen))
+    """The checkpoints, read-only, at the same path inside as outside, so that argv equals a process's.
+
+    A custom workload's model may be a name in the Hub that is not on this node: the image brings it along, or fetches it.
+    """
+    seen = context.roots or (context.model_path, context.draft_path)
+    return tuple(Mount(source=path, target=path) for path in dict.fromkeys(seen) if path.startswith("/"))
 
 
 def cache_mounts(context: RankContext) -> tuple[Mount, ...]:

@@ -38,3 +38,11 @@ def test_a_process_needs_a_command(launch):
 def test_it_is_one_rank(launch):
     with pytest.raises(EngineError, match="one rank"):
         launch(nodes=2, port=1)
+
+
+def test_a_model_that_is_a_name_of_the_hub_is_no_directory_to_mount(candidate, context):
+    """Docker refuses a volume without an absolute path: no image of a user's own started, but for models in the cache."""
+    named = context(model_path="canopylabs/orpheus-3b-0.1-ft", roots=())
+    one = CUSTOM.launch(candidate("custom", runtime="container", image="i:1", port=5005), named)
+    assert one.mounts == ()
+    assert dict(one.env)["SPARKFLEET_MODEL_PATH"] == "canopylabs/orpheus-3b-0.1-ft"

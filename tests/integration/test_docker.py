@@ -1,5 +1,8 @@
 """Ranks in containers of a real Docker engine on simulated Sparks: real vLLM on the CPU, from an image that one node has."""
 
+import json
+
+import box_image
 import node_docker
 import pytest
 from lab_fleet import LabFleet, lab_of
@@ -59,6 +62,30 @@ def test_docker_is_updated_and_the_engine_comes_back_at_its_rung(served):
     assert (after["generation"], after["rung"]) == (before["generation"], before["rung"])
     assert "QSFP" in served.chat()
     assert len(served.containers("spark2", "docker")) == 1
+
+
+def test_an_image_of_ones_own_serves_beside_it(served):
+    """As deployments/orpheus-tts.yaml: its model is a name of the Hub, and on no node."""
+    image = served.lab.exec("spark2", ["docker", "images", "--quiet", "--no-trunc"]).stdout.split()[0]
+    server = (
+        "import http.server; h = http.server.SimpleHTTPRequestHandler;"
+        " http.server.ThreadingHTTPServer(('127.0.0.1', 5031), h).serve_forever()"
+    )
+    text = {
+        "name": "speech",
+        "model": "canopylabs/orpheus-3b-0.1-ft",
+        "engine": "custom",
+        "image": f"{box_image.NAME}@{image}",
+        "command": ["python3", "-c", server],
+        "port": 5031,
+        "health": "/etc/passwd",
+        "memory": "1 GiB",
+        "nodes": ["spark2"],
+    }
+    served.apply(json.dumps(text), "speech.yaml", timeout=SLOW_S)
+    assert served.is_ready("speech")
+    assert len(served.containers("spark2", "docker")) == 2
+    served.ok("delete", "--yes", "speech")
 
 
 def test_delete_leaves_nothing(served):
