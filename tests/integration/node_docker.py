@@ -10,10 +10,10 @@ import pytest
 _AT = "/run/docker-engine"
 
 
-def _programs():
-    """Directory of the engine that the search path has first: with another release there, its tests are of that one."""
-    found = shutil.which("dockerd", path=docker_engine.PATH)
-    return Path(found).parent if found else "/usr/sbin"
+def _programs(name="dockerd"):
+    """Directory of the engine that the search path has first, if it has this program: another release may be there."""
+    found = Path(shutil.which("dockerd", path=docker_engine.PATH) or "/usr/sbin/dockerd").parent
+    return found if (found / name).exists() else Path("/usr/bin")
 
 
 _START = f"""
@@ -42,6 +42,8 @@ while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done
 _CLIENT = """#!/usr/bin/python3 -IS
 import os, sys
 words = ["docker", *sys.argv[1:]]
+for pair in (["--gpus", "all"], ["--device", "/dev/infiniband"], ["--ulimit", "memlock=-1:-1"]):
+    words = next((words[:at] + words[at + 2:] for at in range(len(words)) if words[at:at + 2] == pair), words)
 if words[1:2] == ["run"]:
     words[2:2] = {volumes}
 os.execv("{real}", words)
@@ -80,12 +82,13 @@ def end(lab, node):
 
 
 def _show_programs(lab, node):
-    """Shows the programs of this machine in every container, in place of layers: Docker has no setting for that."""
+    """Shows the programs of this machine in every container, in place of layers: Docker has no setting for that. Leaves out
+    the flags for a GPU and RDMA, of which a lab has names only."""
     volumes = [word for path in box_image.programs() for word in ("--volume", f"{path}:{path}:ro")]
     text = _CLIENT.format(volumes=volumes, real=_REAL)
     place = f"{_AT}/client"
     for argv in (
-        ["cp", "--dereference", shutil.which("docker"), _REAL],
+        ["cp", "--dereference", f"{_programs('docker')}/docker", _REAL],
         ["tee", place],
         ["chmod", "755", place],
         ["mount", "--bind", place, "/usr/bin/docker"],
