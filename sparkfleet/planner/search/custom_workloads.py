@@ -44,7 +44,8 @@ def custom_groups(
             if nodes is not None:
                 ledger.put(name, nodes, declared)
                 ledger.ports.update(dict.fromkeys(((node, variant.port) for node in nodes), name))
-                groups.append(GroupPlan(ladder=(_custom_rung(variant, nodes, needs),), variant=number))
+                rung = _custom_rung(variant, nodes, needs, has_gpu=bool(pool.site.gpu))
+                groups.append(GroupPlan(ladder=(rung,), variant=number))
                 break
     if len(groups) == wanted:
         return ServedVariant(groups, [])
@@ -80,7 +81,7 @@ def _refused(
     return ServedVariant([], [rejection], near)
 
 
-def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
+def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band, *, has_gpu: bool) -> Rung:
     candidate = Candidate(
         model=variant.model,
         shape=GroupShape(nodes=nodes),
@@ -88,6 +89,8 @@ def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band) -> Rung:
         engine_version="",
         runtime="container" if variant.image else "process",
         image=variant.image,
+        # A container that asks for the GPU of a machine without one does not start. A process asks for nothing.
+        device="cpu" if variant.image and not has_gpu else "cuda",
         context=variant.context or 0,
         concurrency=variant.concurrency or 1,
         env=tuple(sorted(variant.env.items())),

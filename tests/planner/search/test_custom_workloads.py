@@ -59,3 +59,12 @@ def test_a_custom_workload_is_not_planned_on_the_gateways_port(sparks, plan, ask
     assert refused.nearest == ("fits with another `port` (also in its `command`) than the gateway's",)
     (group,) = plan(sparks(2).model_copy(update=head), tts).of("tts").groups
     assert group.choice.candidate.shape.nodes == ("spark2",)
+
+
+def test_a_container_on_a_node_without_a_gpu_does_not_ask_for_one(sparks, plan, ask):
+    """`docker run --gpus all` failed there: "could not select device driver"."""
+    tts = ask("org/tts", "tts", engine="custom", image="localhost/tts:1", port=5005, memory="4 GiB")
+    spark = sparks(1)
+    plain = spark.model_copy(update={"nodes": (spark.nodes[0].model_copy(update={"gpu": None}),)})
+    chosen = [plan(fleet, tts).of("tts").groups[0].choice.candidate.device for fleet in (spark, plain)]
+    assert chosen == ["cuda", "cpu"]
