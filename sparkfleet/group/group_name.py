@@ -41,6 +41,11 @@ def name_of(group: GroupKey) -> str:
     return "{}/g{}/{}".format(*group)
 
 
+def short_name(group: GroupKey) -> str:
+    """The group's name within its deployment: `g<generation>/<replica>`."""
+    return "g{}/{}".format(*group[1:])
+
+
 def required_group(name: str) -> GroupKey:
     """The group of this name. Raises ControlError if it is none."""
     found = re.fullmatch(r"([a-z0-9][a-z0-9._-]{0,62})/g([0-9]{1,9})/([0-9]{1,5})", name)

@@ -45,7 +45,7 @@ def start(label: str, argv: Sequence[str], env: Mapping[str, str], log: Path, *,
     env = {"PATH": os.environ.get("PATH", os.defpath), **env}
     if _has_systemd():
         _enable_unit(label, argv, env, "restart" if again else "start")
-        return "systemd" if (LINGERS / pwd.getpwuid(os.getuid()).pw_name).exists() else SESSION
+        return "systemd" if _lingers() else SESSION
     spawn(argv, env, log)
     lines = (_cron_line(label, argv, env | path) for path in ({}, {"PATH": USUAL_PATH}))
     return "cron" if _has_cron() and any(_write_crontab(label, line) for line in lines) else ""
@@ -91,6 +91,13 @@ def _has_systemd() -> bool:
     return (
         bool(shutil.which("systemctl")) and _call("systemctl", "--user", "show-environment").returncode == 0
     )
+
+
+def _lingers() -> bool:
+    try:
+        return (LINGERS / pwd.getpwuid(os.getuid()).pw_name).exists()
+    except KeyError:  # a user without a name, who cannot linger
+        return False
 
 
 def _has_cron() -> bool:

@@ -1,5 +1,6 @@
 """A Docker engine in a node of the lab, as on DGX OS: root's, used by the node's user through the group `docker`."""
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import box_image
 import docker_engine
 import pytest
 
-_AT = "/run/docker-engine"
+_AT = Path("/run/docker-engine")
 
 
 def _programs(name="dockerd"):
@@ -19,19 +20,12 @@ def _programs(name="dockerd"):
 _START = f"""
 mkdir -p {_AT} && export PATH={_programs()}:$PATH:/usr/sbin:/sbin
 cat > {_AT}/containerd.toml <<END
-version = 2
-root = "{_AT}/containerd"
-state = "{_AT}/run"
-disabled_plugins = ["io.containerd.grpc.v1.cri"]
-[grpc]
-address = "{_AT}/c.sock"
+{docker_engine.containerd_config(_AT)}
 END
 if [ ! -S {_AT}/c.sock ]; then
-    setsid containerd --config {_AT}/containerd.toml >>{_AT}/log 2>&1 </dev/null &
+    setsid {shlex.join(docker_engine.containerd_argv(_AT))} >>{_AT}/log 2>&1 </dev/null &
 fi
-setsid dockerd --host=unix:///run/docker.sock --containerd={_AT}/c.sock --pidfile={_AT}/pid --data-root={_AT}/data \\
-    --exec-root={_AT}/exec --iptables=false --ip6tables=false --bridge=none \\
-    >>{_AT}/log 2>&1 </dev/null &
+setsid {shlex.join(docker_engine.dockerd_argv(_AT, "unix:///run/docker.sock"))} >>{_AT}/log 2>&1 </dev/null &
 for _ in $(seq 300); do docker version >/dev/null 2>&1 && exit 0; sleep 0.1; done
 tail -5 {_AT}/log >&2; exit 1
 """
@@ -48,7 +42,7 @@ if words[1:2] == ["run"]:
     words[2:2] = {volumes}
 os.execv("{real}", words)
 """
-_REAL = f"{_AT}/docker"
+_REAL = str(_AT / "docker")
 
 
 def prepared(lab):

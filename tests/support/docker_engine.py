@@ -7,8 +7,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 START_S = 60.0
 END_S = 60.0
@@ -25,20 +28,55 @@ def cannot_run() -> str:
     return "" if os.geteuid() == 0 else "a Docker engine of the tests' own needs root"
 
 
+def containerd_config(at: Path) -> str:
+    """Contents of `containerd.toml` in the engine's directory."""
+    return (
+        f'version = 2\nroot = "{at}/containerd"\nstate = "{at}/run"\n'
+        f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{at}/c.sock"\n'
+    )
+
+
+def containerd_argv(at: Path) -> tuple[str, ...]:
+    """Command of containerd, which reads that file."""
+    return ("containerd", f"--config={at}/containerd.toml")
+
+
+def dockerd_argv(at: Path, url: str) -> tuple[str, ...]:
+    """Command of dockerd, which listens at `url` and has no bridge: sparkfleet's containers use the host's network."""
+    return (
+        *("dockerd", f"--host={url}", f"--containerd={at}/c.sock", f"--pidfile={at}/pid"),
+        *(f"--data-root={at}/data", f"--exec-root={at}/exec"),
+        *("--iptables=false", "--ip6tables=false", "--bridge=none"),
+    )
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[DockerEngine]:
+    """An engine that runs, removed afterwards. Skips with the reason if none starts here."""
+    if why := cannot_run():
+        pytest.skip(why)
+    engine = DockerEngine(directory)
+    try:
+        engine.start()
+    except RuntimeError as error:
+        pytest.skip(f"no Docker engine starts here: {error}")
+    try:
+        yield engine
+    finally:
+        engine.remove()
+
+
 class DockerEngine:
     """A Docker engine as packages install it: containerd is a service of its own, and outlives dockerd.
 
-    It has no bridge and changes no firewall: sparkfleet's containers use the host's network. Its mounts are in a namespace
-    of its services, and end with them.
+    It changes no firewall. Its mounts are in a namespace of its services, and end with them.
 
     Args:
         directory: for all that it writes. Its path has to be short: names of sockets have 108 characters at most.
-        within: command before those of the services, such as one that enters a node's namespaces.
     """
 
-    def __init__(self, directory: Path, *, within: Sequence[str] = ()) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._within = within
         self._mounts: subprocess.Popen[bytes] | None = None
         self._containerd: subprocess.Popen[bytes] | None = None
         self._dockerd: subprocess.Popen[bytes] | None = None
@@ -64,19 +102,13 @@ class DockerEngine:
         if self._mounts is None:
             # One process keeps the namespace: containerd's shims and dockerd have to see the same mounts.
             kept = ("unshare", "--mount", "--propagation=slave", "sleep", "infinity")
-            self._mounts = subprocess.Popen((*self._within, *kept), start_new_session=True)
+            self._mounts = subprocess.Popen(kept, start_new_session=True)
             _until_moved(self._mounts.pid)
         if self._containerd is None:
-            config = f'version = 2\nroot = "{here}/containerd"\nstate = "{here}/run"\n'
-            config += f'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n[grpc]\naddress = "{here}/c.sock"\n'
-            (here / "containerd.toml").write_text(config)
-            self._containerd = self._service("containerd", f"--config={here}/containerd.toml")
+            (here / "containerd.toml").write_text(containerd_config(here))
+            self._containerd = self._service(*containerd_argv(here))
         if self._dockerd is None:
-            self._dockerd = self._service(
-                *("dockerd", f"--host={self.url}", f"--containerd={here}/c.sock", f"--pidfile={here}/pid"),
-                *(f"--data-root={here}/data", f"--exec-root={here}/exec"),
-                *("--iptables=false", "--ip6tables=false", "--bridge=none"),
-            )
+            self._dockerd = self._service(*dockerd_argv(here, self.url))
         until = time.monotonic() + START_S
         while self.run("version").returncode != 0:
             if self._dockerd.poll() is not None or time.monotonic() > until:
@@ -109,7 +141,7 @@ class DockerEngine:
         entered = ("nsenter", f"--mount=/proc/{self._mounts.pid}/ns/mnt")
         with (self._directory / "log").open("ab") as log:
             return subprocess.Popen(
-                (*self._within, *entered, *argv),
+                (*entered, *argv),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -16,7 +16,7 @@ from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.policy.state import replaced as groups_replaced
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
-from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.planner.report.carry_over import shared_port
 from sparkfleet.planner.types.plan import Candidate
 
@@ -133,11 +133,6 @@ class RollingUpdate:
 def serving_words(groups: Sequence[GroupKey]) -> str:
     """Groups that serve, in words: "g1/0 and g1/1 serve"."""
     return f"{' and '.join(map(short_name, groups))} {'serves' if len(groups) == 1 else 'serve'}"
-
-
-def short_name(group: GroupKey) -> str:
-    """A group's name within its deployment."""
-    return "g{}/{}".format(*group[1:])
 
 
 def rolling_updates(state: FleetState) -> list[RollingUpdate]:

@@ -13,7 +13,7 @@ from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, Deployme
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
-from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
@@ -267,7 +267,7 @@ class FleetSnapshot:
 
 
 def _short_names(apps: Iterable[App]) -> str:
-    return " and ".join(f"g{app.generation}/{app.replica}" for app in apps)
+    return " and ".join(short_name(app.group) for app in apps)
 
 
 def scrape_targets(

@@ -337,7 +337,7 @@ class FakeEngine:
 
 
 async def _alone() -> None:
-    """Stands in for the wait for peers: a group of one rank has none."""
+    """Returns at once: a group of one rank has no peers to wait for."""
 
 
 async def _sleep_until(due: float) -> None:

@@ -8,6 +8,7 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import find
 from sparkfleet.fleet.session import Session
+from sparkfleet.group.group_name import short_name
 from sparkfleet.planner.report.diff import changed_fields
 from sparkfleet.values import Value
 
@@ -45,7 +46,7 @@ class DeploymentHistory(NamedTuple):
             generation=one.generation,
             who=one.who,
             since=one.since,
-            groups=tuple("g{}/{}".format(*group[1:]) for group in one.groups),
+            groups=tuple(short_name(group) for group in one.groups),
             fields=changed_fields(before.spec, before.plan, one.spec, one.plan) if before else (),
             current=self.status is not None and self.status.generation == one.generation,
         )

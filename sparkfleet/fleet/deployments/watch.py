@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FactFound, FleetEvent, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.diff import compare
 from sparkfleet.specs.deployment import Deployment
@@ -151,8 +152,7 @@ def starting_step(deployments: Sequence[DeploymentStatus]) -> StepRunning:
 
 def _group_words(group: GroupReport, of: DeploymentStatus, several: bool) -> str:
     """`g3/1`, with its deployment's name if there are several, as `status` names it."""
-    name = "g{}/{}".format(*group.group[1:])
-    return f"{of.name}/{name}" if several else name
+    return f"{of.name}/{short_name(group.group)}" if several else short_name(group.group)
 
 
 def step_of_group(group: GroupReport) -> FleetStep:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING
 
+from sparkfleet.group.group_name import short_name
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import release_of
@@ -72,7 +73,7 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
     """One line per group that is ready: `g1/0: TTFT 24 ms (predicted 24–36), …`."""
     for report in deployment.groups:
         if rung_of(deployment, report) is not None and report.measured:
-            yield f"g{report.generation}/{report.replica}: {measured_words(deployment, report)}"
+            yield f"{short_name(report.group)}: {measured_words(deployment, report)}"
 
 
 NOT_MEASURED = "speed not measured yet: it is once no other engine of its nodes starts or is measured"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from sparkfleet.group.group_name import short_name
 from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
 from sparkfleet.planner.report.diff import Handover
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -106,7 +107,7 @@ def silent_groups(name: str, status: FleetStatus | None) -> frozenset[str]:
         return frozenset()
     away = {node.name for node in status.nodes if not node.joined or node.silent_s is not None}
     return frozenset(
-        f"g{one.generation}/{one.replica}"
+        short_name(one.group)
         for one in found.groups
         if one.silent_s or not away.isdisjoint((one.node, *(rank.node for rank in one.ranks)))
     )

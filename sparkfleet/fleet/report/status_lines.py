@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.gateway.report import EntryReport
+from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band
 from sparkfleet.planner.report.explain.layout import band_ends
@@ -132,7 +133,7 @@ def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str
     head = " · ".join(filter(None, (deployment.name, state_words(deployment), deployment.detail, waiting)))
     yield from indented(head, "", INDENT * 2)
     for group in deployment.groups:
-        label = f"g{group.generation}/{group.replica}"
+        label = short_name(group.group)
         rung = deployment.rung_of(group)
         candidate = rung.candidate if rung else None
         where = str(candidate.shape) if candidate else group.node

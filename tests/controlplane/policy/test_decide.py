@@ -25,13 +25,13 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
 from sparkfleet.controlplane.policy.phase_change import on_report
-from sparkfleet.controlplane.policy.rolling_update import short_name
 from sparkfleet.controlplane.policy.rollout import forget_ended
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending
 from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.types.plan import GroupShape
 

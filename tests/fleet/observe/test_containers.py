@@ -145,17 +145,10 @@ def podman(directory, monkeypatch, real):
 
 @contextmanager
 def docker(directory, monkeypatch, real):
-    if why := docker_engine.cannot_run():
-        pytest.skip(why)
     put(directory / "bin" / "docker", DOCKER.format(real=real))
-    engine = docker_engine.DockerEngine(directory)
-    monkeypatch.setenv("DOCKER_HOST", engine.url)
-    try:
-        engine.start()
-    except RuntimeError as error:
-        pytest.skip(f"no Docker engine starts here: {error}")
-    yield
-    engine.remove()
+    with docker_engine.running(directory) as engine:
+        monkeypatch.setenv("DOCKER_HOST", engine.url)
+        yield
 
 
 def put(path, script):

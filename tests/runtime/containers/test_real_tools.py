@@ -97,22 +97,13 @@ def podman(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[ContainerTool
 
 
 def docker(directory: Path, patch: pytest.MonkeyPatch) -> Iterator[ContainerTool]:
-    if why := docker_engine.cannot_run():
-        pytest.skip(why)
-    engine = DockerEngine(directory)
-    patch.setenv("DOCKER_HOST", engine.url)
-    try:
-        engine.start()
-    except RuntimeError as error:
-        pytest.skip(f"no Docker engine starts here: {error}")
-    try:
+    with docker_engine.running(directory) as engine:
+        patch.setenv("DOCKER_HOST", engine.url)
         run("docker", "import", str(directory / "image.tar"), IMAGE)
         tried = run("docker", "run", "--rm", "--network=host", IMAGE, "sh", "-c", "exit 7")
         if tried.returncode != 7:
             pytest.skip(f"Docker runs nothing here: {tried.stderr.strip()}")
         yield ContainerTool("docker", directory, engine)
-    finally:
-        engine.remove()
 
 
 def refused(directory: Path, runtime: str) -> str:
