@@ -53,6 +53,9 @@ class LabFleet(FleetCommands):
         self.key = ""
         self._endpoint = ""
         self.write("inventory.yaml", lab.inventory() + own)
+        for node in lab.nodes:
+            # A clone in the home directory, as the quick start makes it: cron starts the fleet there after a reboot.
+            lab.exec(node.name, ["mkdir", "-p", "sparkfleet"])
 
     @classmethod
     def shares(cls):
