@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 import typer
 
-from sparkfleet import __version__
+from sparkfleet import __version__, group
 from sparkfleet.cli import verbs
 
 
@@ -108,7 +109,13 @@ IDLE = (
         "sparkfleet.controlplane.state.status",
         "sparkfleet.controlplane.state.store_rows",
     ),
-    *("sparkfleet.engines", "sparkfleet.gateway.routing_table", "sparkfleet.group", "sparkfleet.telemetry"),
+    *("sparkfleet.engines", "sparkfleet.gateway.routing_table", "sparkfleet.telemetry"),
+    # The plan names groups in its messages, so the module of their names is left.
+    *(
+        f"sparkfleet.group.{one.name}"
+        for one in pkgutil.iter_modules(group.__path__)
+        if one.name != "group_name"
+    ),
     *("sparkfleet.fabric.measure", "sparkfleet.hostfacts.network.netdev", "sparkfleet.fleet.node_programs"),
     *("sparkfleet.fleet.report.outcome", "sparkfleet.cli.progress", "rich.live"),
 )
