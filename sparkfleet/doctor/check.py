@@ -55,7 +55,7 @@ class Check:
                     yield from self._about(node.name, self._of_node(node, fleet))
             case "link" if self.of_paths:
                 for path in fleet.paths or ():
-                    yield from self._about(path.name, self._of_path(path))
+                    yield from self._about(path.name, self._of_path(path, fleet))
             case "link":
                 for link in fleet.links:
                     yield from self._about(link.name, self._of_link(link, fleet))
@@ -72,16 +72,19 @@ class Check:
             return [not_known(f"{self.title}: not known, because {' and '.join(silent)} did not answer")]
         return self._lacking(ends) or self.look(link=link, fleet=fleet)
 
-    def _of_path(self, path: PathSnapshot) -> Iterable[CheckFault]:
+    def _of_path(self, path: PathSnapshot, fleet: FleetReadings) -> Iterable[CheckFault]:
         if path.why_not:
             return [not_known(f"{self.title}: not known, because {path.why_not}")]
-        return self.look(path=path)
+        return self.look(path=path, **self._views(fleet=fleet))
 
     def _arguments(self, node: NodeSnapshot, fleet: FleetReadings) -> dict[str, Any]:
         given: dict[str, Any] = {name: getattr(node, name) for name in self.needs}
+        return given | self._views(node=node, fleet=fleet)
+
+    def _views(self, **views: Any) -> dict[str, Any]:
+        """Those that the check takes."""
         wanted = inspect.signature(self.look).parameters
-        views = {"node": node, "fleet": fleet}
-        return given | {name: view for name, view in views.items() if name in wanted}
+        return {name: view for name, view in views.items() if name in wanted}
 
     def _lacking(self, nodes: Iterable[NodeSnapshot]) -> list[CheckFault]:
         return [

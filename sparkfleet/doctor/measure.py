@@ -87,9 +87,9 @@ def _end(node: str, end: RailEnd) -> EndSnapshot:
 
 
 def _unmeasured(path: PathSnapshot, why: str) -> PathSnapshot:
-    """The path with the reason; results of pings are kept if there are any."""
+    """The path with the reason, beside the results of its pings if there are any."""
     known = any(rail.jumbo is not None for rail in path.rails)
-    return path if known else path.model_copy(update={"why_not": why})
+    return path.model_copy(update={"not_loaded" if known else "why_not": why})
 
 
 def with_measurement(path: PathSnapshot, measured: LinkMeasurement) -> PathSnapshot:

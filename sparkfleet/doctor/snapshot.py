@@ -194,7 +194,9 @@ class PathSnapshot(Value):
     proof: TransportProof | None = None
     """Proof of the devices that carried the bytes."""
     why_not: str = ""
-    """Reason for a missing measurement."""
+    """Reason for which nothing is known of it."""
+    not_loaded: str = ""
+    """Reason for which its rails were not loaded, if they were pinged."""
 
 
 class Needed(Value):

@@ -128,8 +128,8 @@ async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
     copy = shlex.quote(copy)
     return NotPermitted(
         f"{channel.node}: {user} may not change the rails of this node.",
-        means=f"One program has to run as root: {HELPER_PATH}. It sets only the addresses of the rails;"
-        f" a copy to read is at {copy}.",
+        means=f"One program has to run as root: {HELPER_PATH}. It sets the addresses of the rails and loads"
+        f" the firewall's rules, nothing else; a copy to read is at {copy}.",
         do=f"Run this once on {channel.node}, then try again:\n"
         f"  sudo install -D -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
         f"  echo '{sudoers(user)}' | sudo tee /etc/sudoers.d/sparkfleet-rails\n"

@@ -86,10 +86,10 @@ class CandidateGroups:
     def explain(self, found: list[GroupForecast]) -> dict[str, Any]:
         """The decision for people and programs: the chosen group, the reason, each forecast, and who was left out."""
         able = {group.app for group in self.groups}
-        left_out = {group.app: self._lack(group) for group in self.model.groups if group.app not in able}
+        left_out = {group.name: self._lack(group) for group in self.model.groups if group.app not in able}
         return {
             "model": self.model.name,
-            "group": found[0].group.app if found else None,
+            "group": found[0].group.name if found else None,
             "why": self._reason(found),
             "prompt_tokens": self.needs.prompt_tokens,
             "groups": [self._line(one) for one in found[:_SHOWN]],

@@ -83,7 +83,7 @@ def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
     if not groups and not external:
         raise response_gone()
     if groups and model.state == "ready" and not groups[0].ready:
-        raise holder_not_ready(model, app, time.time())
+        raise holder_not_ready(model, groups[0].name, time.time())
     return model.model_copy(update={"groups": groups, "external": external})
 
 
@@ -101,7 +101,7 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
         raise unable(model, lacks)
     largest = too_small(model.groups, needs)
     if largest is not None:
-        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.name)
     if model.state != "ready":
         raise not_ready(model, time.time())
     ready = [group for group in model.groups if group.ready]
@@ -113,7 +113,7 @@ def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
         later = [one for one in model.groups if not one.ready and can(one, needs)]
         if later and too_small(later, needs) is None:
             raise none_ready_so_large(model, max(later, key=_context), time.time())
-        raise too_long(model, needs.least_tokens, largest.context or 0, largest.app)
+        raise too_long(model, needs.least_tokens, largest.context or 0, largest.name)
     return fitting
 
 

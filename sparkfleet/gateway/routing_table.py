@@ -7,6 +7,7 @@ last table stays in use.
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -15,6 +16,8 @@ from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.values import Value
 
 _LONGEST_RETRY_S = 3600
+_APP = re.compile(r"(.+)--(g\d+)-(\d+)")
+"""The Serve application of a group: `app_name` of `controlplane/state/status.py`."""
 
 ModelState = Literal["ready", "starting", "stopped", "failed", "drained"]
 
@@ -114,6 +117,11 @@ class GroupEntry(Value):
     another with the same mark. "" if it does not."""
     external: ExternalAddress | None = None
     """Its address, if it is an endpoint outside the fleet."""
+
+    @property
+    def name(self) -> str:
+        """The group's name, as `status`, `drain` and `logs` have it; of an endpoint outside the fleet its `app`."""
+        return _APP.sub(r"\1/\2/\3", self.app)
 
 
 class ModelEntry(Value):

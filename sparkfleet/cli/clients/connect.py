@@ -13,7 +13,16 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.capabilities import tools_of
 from sparkfleet.errors import ControlError, SpecError
-from sparkfleet.fleet.clients.connect import AGENTS, AUTHORITY, CLIENTS, KEY, ClientSetup, Endpoint, setup_of
+from sparkfleet.fleet.clients.connect import (
+    AGENTS,
+    AUTHORITY,
+    CLIENTS,
+    KEY,
+    OWN_TOKENS,
+    ClientSetup,
+    Endpoint,
+    setup_of,
+)
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.specs.fields import quote
@@ -132,6 +141,13 @@ def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup
         errors.print(
             f"{endpoint.model} parses no calls of tools, and every request of {client} has tools: it is refused."
             ' Set "--tool-call-parser" in the "engine_args" of the deployment.',
+            markup=False,
+        )
+    own = OWN_TOKENS.get(client, 0)
+    if endpoint.context is not None and endpoint.context < 2 * own:
+        errors.print(
+            f"{endpoint.model} has a context of {endpoint.context} tokens, and {client} sends about {own:,} of instructions"
+            " and tools with each request. Set `context: 65536` in the deployment's file, then `sparkfleet apply FILE`.",
             markup=False,
         )
     if endpoint.authority:

@@ -13,10 +13,8 @@ from sparkfleet.cli.clients.ask import KeyOption, key_of
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.controlplane.state.status import parse_app_name
 from sparkfleet.fleet.clients.route import explain as explain_request
 from sparkfleet.fleet.session import Session
-from sparkfleet.group.group_name import name_of
 
 
 def route(
@@ -43,18 +41,11 @@ async def _route(session: Session, request: Path, key: str, json: bool) -> int:
     if json:
         print_json({"version": OUTPUT_VERSION, **answer})
         return Exit.DONE
-    chosen = _named(answer["group"]) if answer["group"] else "no group"
-    console.print(f"{answer['model']} → {chosen}: {answer['why']}", markup=False)
+    console.print(f"{answer['model']} → {answer['group'] or 'no group'}: {answer['why']}", markup=False)
     console.print(_table(answer["groups"]))
     for name, why in answer["left_out"].items():
-        console.print(f"{_named(name)}: {why}", markup=False)
+        console.print(f"{name}: {why}", markup=False)
     return Exit.DONE
-
-
-def _named(app: str) -> str:
-    """The group's name, as `status`, `drain` and `logs` have it; an endpoint outside the fleet as it is."""
-    group = parse_app_name(app)
-    return name_of(group) if group else app
 
 
 def _table(groups: list[dict[str, Any]]) -> Table:
@@ -70,6 +61,6 @@ def _table(groups: list[dict[str, Any]]) -> Table:
             "capabilities unknown" if one.get("unknown_capabilities") else "",
         ]
         numbers = (f"{one[name]:.2f}" for name in ("finish_s", "wait_s", "prefill_s", "decode_s"))
-        cells = (_named(one["group"]), *numbers, str(one["warm_tokens"]), ", ".join(filter(None, doubts)))
+        cells = (one["group"], *numbers, str(one["warm_tokens"]), ", ".join(filter(None, doubts)))
         table.add_row(*(Text(cell) for cell in cells))
     return table

@@ -40,7 +40,7 @@ def _netdevs(
 
 
 def _is_down(rail: RailSnapshot, fleet: FleetReadings) -> bool:
-    return any(_why_down(fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
+    return any(why_down(fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
 
 
 def _not_read(what: str, end: EndSnapshot, node: NodeSnapshot, field: str) -> CheckFault:
@@ -59,7 +59,7 @@ def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
     for name, rail in _rails(link):
         down = {
-            end: reason for end in rail.ends if (reason := _why_down(fleet.node(end.node).netdev(end.netdev)))
+            end: reason for end in rail.ends if (reason := why_down(fleet.node(end.node).netdev(end.netdev)))
         }
         if down:
             yield error(
@@ -72,7 +72,8 @@ def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
             )
 
 
-def _why_down(netdev: Netdev | None) -> str:
+def why_down(netdev: Netdev | None) -> str:
+    """The reason for which a netdev carries nothing; "" if it may carry."""
     if netdev is None:
         return "does not exist"
     if not netdev.up:

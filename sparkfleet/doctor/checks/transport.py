@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, path_check
+from sparkfleet.doctor.checks.links import why_down
 from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
-from sparkfleet.doctor.snapshot import PathSnapshot, RailSpeed
+from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, NodeSnapshot, PathSnapshot, RailSpeed
 
 RDMA_TOOL = "ib_write_bw"
 POWER_DRAIN = "If that does not help: shut both down, unplug power and QSFP cable for five minutes."
@@ -21,7 +22,9 @@ POWER_DRAIN = "If that does not help: shut both down, unplug power and QSFP cabl
 def transport_proof(path: PathSnapshot) -> Iterator[CheckFault]:
     """Checks the counters of every device before and after the rails were loaded."""
     if path.proof is None:
-        yield not_known(f"traffic between {' and '.join(path.nodes)}: its path was not measured")
+        yield not_known(
+            f"traffic between {' and '.join(path.nodes)}: its path was not measured{_because(path)}"
+        )
     elif not path.proof.holds:
         yield error(
             f"{path.name}: {path.proof.said}",
@@ -62,25 +65,36 @@ def rail_jumbo(path: PathSnapshot) -> Iterator[CheckFault]:
     rules=("cold-arp-retry-exc",),
     source="christopherowen/dgx-spark-networking",
 )
-def rail_reached(path: PathSnapshot) -> Iterator[CheckFault]:
+def rail_reached(path: PathSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports rails without an answer that carried no measurement either: a node under load may answer late, and a firewall
-    may drop pings only. The pings also resolve the MACs before the first RDMA connection.
+    may drop pings only. One that is down is a finding of its own. The pings also resolve the MACs before the first RDMA
+    connection.
     """
     for number, rail in enumerate(path.rails, start=1):
         if rail.reached or rail.jumbo or rail.gbit_per_s:
+            continue
+        if any(_is_down(fleet.node(end.node), end) for end in (rail.here, rail.there)):
             continue
         if rail.reached is None:
             yield _not_pinged(f"rail {number} of {path.name}")
         else:
             yield error(
                 f"rail {number} of {path.name}: {rail.there.ip} does not answer {rail.here.node} on {rail.here.netdev}",
-                means="This rail carries nothing. Causes: no signal, another subnet, or a firewall.",
+                means="This rail carries nothing. Causes: another subnet, or a firewall.",
                 do=(
                     f"ip neigh show dev {rail.here.netdev}   # on {rail.here.node}",
                     f"sudo ufw allow in on {rail.there.netdev}   # on {rail.there.node}, if ufw is on",
                     "sparkfleet fabric apply",
                 ),
             )
+
+
+def _is_down(node: NodeSnapshot, end: EndSnapshot) -> bool:
+    return node.netdevs is not None and why_down(node.netdev(end.netdev)) != ""
+
+
+def _because(path: PathSnapshot) -> str:
+    return f", because {path.not_loaded}" if path.not_loaded else ""
 
 
 def _not_pinged(rail: str) -> CheckFault:
@@ -95,6 +109,9 @@ def _not_pinged(rail: str) -> CheckFault:
 )
 def rail_bandwidth(path: PathSnapshot) -> Iterator[CheckFault]:
     """Checks bandwidth by RDMA if there is `ib_write_bw`; TCP can prove that a rail is bad, not that it is good."""
+    if all(rail.gbit_per_s is None for rail in path.rails):
+        yield not_known(f"bandwidth of {path.name}: not measured{_because(path)}")
+        return
     for number, rail in enumerate(path.rails, start=1):
         if rail.gbit_per_s is None:
             yield not_known(f"rail {number} of {path.name}: bandwidth not measured")

@@ -349,6 +349,17 @@ CLIENTS: Mapping[str, Callable[[Endpoint], ClientSetup]] = {
 
 AGENTS = frozenset(("claude-code", "codex", "openclaw", "opencode", "cline", "qwen-code"))
 """Clients that can do nothing with a model whose calls of tools are not parsed."""
+OWN_TOKENS = {
+    "claude-code": 20_000,
+    "qwen-code": 20_000,
+    "openclaw": 14_000,
+    "codex": 10_000,
+    "opencode": 8_000,
+    "cline": 5_500,
+    "continue": 2_400,
+}
+"""Tokens of instructions and tools that each sends with every request, at four characters per token: counted in what the
+releases above sent to a scripted engine."""
 
 
 def _json(value: object) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparkfleet.controlplane.state.status import FleetStatus, app_name
+from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.clients.endpoint import REMEDIES
 from sparkfleet.fleet.clients.passing_key import key_for
@@ -75,9 +75,8 @@ async def explain(session: Session, file: Path, key: str) -> dict[str, Any]:
 def _name_drained(answer: dict[str, Any], status: FleetStatus) -> None:
     """Replaces the reason of groups that are drained: the gateway knows them as not ready."""
     for group in status.drained_groups:
-        app = app_name(*group.group)
-        if app in answer["left_out"]:
-            answer["left_out"][app] = f"is drained: `sparkfleet undrain {group.name}`"
+        if group.name in answer["left_out"]:
+            answer["left_out"][group.name] = f"is drained: `sparkfleet undrain {group.name}`"
 
 
 async def explain_at(

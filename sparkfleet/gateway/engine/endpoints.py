@@ -68,7 +68,7 @@ async def first_found(
                     try:
                         found = await _within(each_s, find(group))
                     except Exception as error:
-                        log.warning("there is no engine of %s: %r", group.app, error)
+                        log.warning("there is no engine of %s: %r", group.name, error)
                         left.remove(group)
                         continue
                     if found is not None and found.url not in exclude:

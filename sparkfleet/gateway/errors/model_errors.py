@@ -107,7 +107,7 @@ def none_ready_so_large(entry: ModelEntry, larger: GroupEntry, now: float) -> Ap
     return _model_not_ready(
         entry,
         now,
-        f'The prompt is too long for the groups of "{entry.name}" that are ready; {larger.app}, {context}, is not.',
+        f'The prompt is too long for the groups of "{entry.name}" that are ready; {larger.name}, {context}, is not.',
     )
 
 
@@ -171,13 +171,13 @@ def largest_context(entry: ModelEntry) -> str:
     if not known:
         return ""
     largest = max(known, key=lambda one: one.context or 0)
-    return f'The largest context of "{entry.name}" is {largest.context} tokens, on {largest.app}.'
+    return f'The largest context of "{entry.name}" is {largest.context} tokens, on {largest.name}.'
 
 
-def holder_not_ready(entry: ModelEntry, app: str, now: float) -> ApiError:
+def holder_not_ready(entry: ModelEntry, group: str, now: float) -> ApiError:
     """503: the group that has the stored response is not ready."""
     return _model_not_ready(
-        entry, now, f'The group of "{entry.name}" that has the stored response, {app}, is not ready.'
+        entry, now, f'The group of "{entry.name}" that has the stored response, {group}, is not ready.'
     )
 
 

@@ -63,7 +63,7 @@ class GroupForecast(NamedTuple):
         """The forecast for people and programs."""
         unknown, short = self.doubts
         line: dict[str, Any] = {
-            "group": self.group.app,
+            "group": self.group.name,
             "finish_s": round(self.total_s, 3),
             "wait_s": round(self.wait_s, 3),
             "prefill_s": round(self.prefill_s, 3),

@@ -79,6 +79,17 @@ def test_an_agent_is_warned_of_a_model_without_tools(
     assert warned == (engine == "vllm" and client == "codex")
 
 
+@pytest.mark.parametrize(("client", "warned"), [("claude-code", True), ("continue", False), ("aider", False)])
+def test_an_agent_is_warned_of_a_context_that_its_own_instructions_fill(
+    client: str, warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    monkeypatch.setattr(verb.errors, "print", lambda words, **_: notes.append(words))
+    invoke(client, "tiny")
+    words = "has a context of 8192 tokens, and claude-code sends about 20,000"
+    assert any(words in note and "`context: 65536`" in note for note in notes) == warned
+
+
 def test_further_addresses_of_the_endpoint_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = GatewayEntry(node="spark2", host="0.0.0.0", name="10.0.0.2", target="10.0.0.1")
     monkeypatch.setattr(Fleet, "address", Fleet.address.model_copy(update={"entries": (entry,)}))

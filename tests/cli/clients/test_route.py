@@ -13,13 +13,11 @@ from sparkfleet.cli.clients import route as verb
 LINE = {"finish_s": 0.0, "wait_s": 0.0, "prefill_s": 0.0, "decode_s": 0.0, "warm_tokens": 0}
 
 
-def test_groups_have_the_names_that_other_verbs_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They were those of Serve's applications, `tiny--g4-0`, which `drain` and `logs` refuse."""
-
+def test_the_chosen_group_comes_first_and_those_left_out_last(monkeypatch: pytest.MonkeyPatch) -> None:
     async def explained(*_: object) -> dict[str, Any]:
-        groups = [{"group": "tiny--g4-0", **LINE}, {"group": "https://example.org/v1", **LINE}]
-        left_out = {"tiny--g5-1": "is not ready"}
-        return {"model": "tiny", "group": "tiny--g4-0", "why": "idle", "groups": groups, "left_out": left_out}
+        groups = [{"group": "tiny/g4/0", **LINE}, {"group": "https://example.org/v1", **LINE}]
+        left_out = {"tiny/g5/1": "is not ready"}
+        return {"model": "tiny", "group": "tiny/g4/0", "why": "idle", "groups": groups, "left_out": left_out}
 
     monkeypatch.setattr(verb, "open_session", lambda _: None)
     monkeypatch.setattr(verb, "explain_request", explained)

@@ -5,8 +5,9 @@ from control_values import deployment, plan
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
-from sparkfleet.controlplane.state.status import App
+from sparkfleet.controlplane.state.status import App, app_name
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry
+from sparkfleet.group.group_name import name_of
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.perf.prediction import Band
 
@@ -41,6 +42,12 @@ def entry(desired, *there, told=(), without=None):
     apps, reports = [app for app, _ in there], [said for _, said in there]
     view = FleetSnapshot({"tiny": desired}, apps, reports, reports, (), {group.app: group for group in told})
     return view.models(without)["tiny"]
+
+
+def test_the_gateway_names_a_group_as_other_verbs_do():
+    group = ("my--model", 12, 3)
+    assert GroupEntry(app=app_name(*group)).name == name_of(group) == "my--model/g12/3"
+    assert GroupEntry(app="outside").name == "outside"
 
 
 def test_every_planned_group_is_there_with_what_it_can_do():

@@ -1,10 +1,13 @@
 """Checks of what was measured between the nodes."""
 
 import pytest
+from sparks import RAILS, netdev
 
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.fabric.link_measurements import TransportProof
+
+SECOND = RAILS[1][0]
 
 
 async def test_rails_that_were_not_pinged_are_not_known(look):
@@ -49,6 +52,23 @@ async def test_a_rail_without_an_answer(findings):
     (told,) = await findings(measured={2: silent})
     assert (told.id, told.severity) == ("rail-reached", "error")
     assert "192.168.101.12 does not answer spark1 on enP2p1s0f1np1" in told.what
+
+
+async def test_a_rail_that_is_down_is_one_fault(sparks, findings):
+    sparks[1].netdevs[SECOND] = netdev(SECOND, "192.168.101.12/24", carrier=False)
+    silent = {"jumbo": False, "reached": False, "ping_us": None, "gbit_per_s": None}
+    assert [one.id for one in await findings(measured={2: silent})] == ["rail-down"]
+
+
+async def test_rails_that_were_not_loaded_have_the_reason_once(look):
+    unloaded = {"gbit_per_s": None, "one_way_us": None}
+    told = await look(measured={1: unloaded, 2: unloaded}, proof=None)
+    path = told.paths[0].model_copy(update={"not_loaded": "no python3 on spark2"})
+    found = registry.examine(told.model_copy(update={"paths": (path,)}))
+    assert [one.what for one in found if one.id in ("transport-proof", "rail-bandwidth")] == [
+        "traffic between spark1 and spark2: its path was not measured, because no python3 on spark2",
+        "bandwidth of spark1–spark2: not measured, because no python3 on spark2",
+    ]
 
 
 async def test_lost_pings_on_a_rail_that_carried_the_load_are_no_fault(findings):

@@ -44,10 +44,10 @@ def test_a_file_that_is_not_there():
 
 
 def test_a_drained_group_is_not_only_one_that_is_not_ready():
-    answer = {"left_out": {"tiny--g5-1": "is not ready", "tiny--g7-0": "is not ready"}}
+    answer = {"left_out": {"tiny/g5/1": "is not ready", "tiny/g7/0": "is not ready"}}
     drained = DrainedGroup(deployment="tiny", generation=5, replica=1, who="me", since=0.0)
     module._name_drained(answer, FleetStatus.model_construct(drained_groups=(drained,)))
     assert answer["left_out"] == {
-        "tiny--g5-1": "is drained: `sparkfleet undrain tiny/g5/1`",
-        "tiny--g7-0": "is not ready",
+        "tiny/g5/1": "is drained: `sparkfleet undrain tiny/g5/1`",
+        "tiny/g7/0": "is not ready",
     }
