@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-COMMAND = "$ sparkfleet plan -i docs/examples/inventory-two-sparks.yaml --assume dgx-spark deployments/qwen3.6-27b-auto.yaml\n"
+COMMAND = (
+    "$ sparkfleet plan -i docs/examples/inventory-two-sparks.yaml --assume dgx-spark"
+    " deployments/qwen3.6-27b-auto.yaml\n"
+)
 
 
 @pytest.fixture(scope="module")
