@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,33 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 WRITTEN = "<!-- written by scripts/reference.py -->\n"
 SITE = "mkdocs.yml"
+FILES = {
+    "inventory": (
+        "inventory.yaml",
+        "`sparkfleet init` writes this file, and keeps the fields that you add. `docs/examples/` of a clone has one for one Spark, for"
+        " two and for eight.",
+    ),
+    "deployment": (
+        "A deployment's file",
+        "`name` and `model` are enough: `sparkfleet plan FILE` shows what is chosen for the rest. `deployments/` of a clone has"
+        " more.\n\n"
+        "    name: assistant\n"
+        "    model: Qwen/Qwen3.6-27B-FP8\n"
+        "    context: 65536",
+    ),
+}
+"""Title of the page of each file, and how it begins."""
+FIRST = ("name", "model", "variants", "objective")
+"""Fields of a deployment that come before those which it shares with its variants."""
 
 
 def pages() -> Iterator[tuple[Path, str]]:
     """Each file, and its content."""
     reference = DOCS / "reference"
     made = {reference / "verbs.md": "\n".join(_verbs())}
-    for name, title in (("inventory", "inventory.yaml"), ("deployment", "A deployment's file")):
+    for name, (title, beginning) in FILES.items():
         made[reference / f"{name}.md"] = "\n".join(
-            _fields(json.loads(schemas()[f"{name}.schema.json"]), title)
+            _fields(json.loads(schemas()[f"{name}.schema.json"]), title, beginning)
         )
     yield from made.items()
     yield DOCS / "llms.txt", "\n".join(_list_of_pages(made))
@@ -108,11 +126,12 @@ def _meaning(parameter: Any) -> str:
     return " ".join(filter(None, parts))
 
 
-def _fields(schema: Mapping[str, Any], title: str) -> Iterator[str]:
+def _fields(schema: Mapping[str, Any], title: str, beginning: str) -> Iterator[str]:
     yield f"# {title}\n"
     yield WRITTEN
     yield f"{_cell(str(schema.get('description', '')))}\n"
-    yield from _table(schema)
+    yield f"{beginning}\n"
+    yield from _table(schema, FIRST)
     for name, inner in sorted(schema.get("$defs", {}).items()):
         if "properties" in inner:
             yield f"## {name}\n"
@@ -120,10 +139,12 @@ def _fields(schema: Mapping[str, Any], title: str) -> Iterator[str]:
             yield from _table(inner)
 
 
-def _table(schema: Mapping[str, Any]) -> Iterator[str]:
+def _table(schema: Mapping[str, Any], first: Sequence[str] = ()) -> Iterator[str]:
     yield "| field | value | default | meaning |\n|---|---|---|---|"
     required = schema.get("required", ())
-    for name, field in schema.get("properties", {}).items():
+    fields = schema.get("properties", {})
+    for name in sorted(fields, key=lambda one: first.index(one) if one in first else len(first)):
+        field = fields[name]
         default = (
             "required"
             if name in required
