@@ -24,13 +24,13 @@ SITE = "mkdocs.yml"
 FILES = {
     "inventory": (
         "inventory.yaml",
-        "`sparkfleet init` writes this file, and keeps the fields that you add. `docs/examples/` of a clone has one for one Spark, for"
-        " two and for eight.",
+        "`sparkfleet init` writes this file, and keeps the fields that you add. `docs/examples/` of a clone has one for one"
+        " Spark, for two and for eight.",
     ),
     "deployment": (
         "A deployment's file",
-        "`name` and `model` are enough: `sparkfleet plan FILE` shows what is chosen for the rest. `deployments/` of a clone has"
-        " more.\n\n"
+        "`name` and `model` are enough: `sparkfleet plan FILE` shows what is chosen for the rest. `deployments/` of a clone"
+        " has more.\n\n"
         "    name: assistant\n"
         "    model: Qwen/Qwen3.6-27B-FP8\n"
         "    context: 65536",
