@@ -140,7 +140,9 @@ class Probe:
                         arrivals.append(time.perf_counter())
                     counted = (event.get("usage") or {}).get("completion_tokens", counted)
                     first = first or counted
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except TimeoutError:
+            raise _no_token(f"{counted} of {MEASURED_TOKENS} tokens in {MEASURE_S:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _no_token(repr(error)) from error
         if len(arrivals) < 2 or counted < MEASURED_TOKENS // 2:
             raise _no_token(f"a stream of {MEASURED_TOKENS} tokens ended after {counted}")
@@ -177,7 +179,9 @@ class Probe:
                 if response.status >= 500:
                     raise _no_token(f"HTTP {response.status}: {str(answer)[:300]}")
                 return answer if response.status == 200 else {}
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except TimeoutError:
+            raise _no_token(f"no answer of {ask.path} in {MEASURE_S:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _no_token(repr(error)) from error
 
     async def gauges(self, path: str, names: tuple[str, ...]) -> dict[str, float]:

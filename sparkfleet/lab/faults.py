@@ -342,7 +342,10 @@ def _holder(state: State, node: str) -> None:
         pidfile.unlink()
     if settings_of(state, node).text("holder_mib") != "0":
         argv = ("setsid", "--fork", "/usr/bin/python3", "-IS", "-c", _HOLDER, "VLLM::EngineCore")
-        subprocess.run(power.command(state, node, argv), stdin=subprocess.DEVNULL, check=True)
+        nothing = subprocess.DEVNULL  # it lives on: a pipe of the caller's would never end
+        subprocess.run(
+            power.command(state, node, argv), stdin=nothing, stdout=nothing, stderr=nothing, check=True
+        )
         found = _inside(state, node, ("pgrep", "--newest", "--full", "VLLM::EngineCore"))
         replace_file(pidfile, found)
     if settings_of(state, node).text("meminfo") != "real":

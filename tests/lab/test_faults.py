@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -127,7 +128,10 @@ def test_a_changed_host_key_is_served_at_once(lab: Lab) -> None:
 
 def test_a_leftover_process_is_listed_until_it_is_gone(lab: Lab) -> None:
     query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    lab.set("spark1", holder_mib="94000", meminfo="spark")
+    words = ("set", "spark1", "holder_mib=94000", "meminfo=spark", "--name", lab.name)
+    subprocess.run(
+        [sys.executable, "-m", "sparkfleet.lab", *words], stdout=subprocess.PIPE, check=True, timeout=60
+    )  # the process lives on, and leaves the command's output alone
     pid, held = lab.exec("spark1", query).stdout.strip().split(", ")
     assert held == "94000"
     lab.exec("spark1", ["kill", "-9", pid])
