@@ -18,7 +18,7 @@ COMMAND = (
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    """What the command prints on a machine that has nothing of the model and asks nobody."""
+    """Output of the command on a machine that has nothing of the model and asks nobody."""
     done = subprocess.run(
         [sys.executable, "-m", *COMMAND.removeprefix("$ ").split()],
         cwd=ROOT,

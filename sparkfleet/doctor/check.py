@@ -82,7 +82,7 @@ class Check:
         return given | self._views(node=node, fleet=fleet)
 
     def _views(self, **views: Any) -> dict[str, Any]:
-        """Those that the check takes."""
+        """The views that the check takes."""
         wanted = inspect.signature(self.look).parameters
         return {name: view for name, view in views.items() if name in wanted}
 
