@@ -11,7 +11,7 @@ from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
 from sparkfleet.fleet.planning.plan import FleetPlan
-from sparkfleet.fleet.planning.running import handover, running_groups
+from sparkfleet.fleet.planning.running import handover, replaced_groups, running_groups
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, compare
@@ -111,7 +111,8 @@ def _change(spec: Deployment, plan: DeploymentPlan, status: FleetStatus, *, retr
         ends = tuple(one.name for one in running)
         change = Change(verb="change", name=spec.name, starts=len(plan.groups), ends=ends)
     else:
-        change = compare(spec, plan, (Deployment.model_validate_json(now.spec), now.plan), running)
+        before = (Deployment.model_validate_json(now.spec), now.plan)
+        change = compare(spec, plan, before, running, replaced_groups(spec.name, status))
     if not (change.starts and change.ends):
         return change
     order = handover(spec, plan, running, status, retry=retry)

@@ -70,7 +70,9 @@ def compare(
         group.choice.candidate for group, kept in zip(plan.groups, found.kept, strict=True) if kept is None
     ]
     starts = len(starting)
-    asked = changed_fields(old_spec, old_plan, spec, found.plan if starts or asked_to_end else old_plan)
+    # The same engines are no change, unless they are those of a generation before one that did not start.
+    is_another = starts or asked_to_end or {one.name for one in there} <= set(replaced)
+    asked = changed_fields(old_spec, old_plan, spec, found.plan if is_another else old_plan)
     verb: DiffVerb = (
         "start" if starts and not there else "change" if asked or starts or asked_to_end else "keep"
     )

@@ -143,6 +143,16 @@ def test_a_group_that_is_replaced_anyway_is_no_change():
         assert (change.verb, change.ends) == (verb, ends)
 
 
+def test_going_back_to_what_serves_is_a_change_if_the_newest_generation_did_not_start():
+    """After a drain whose new group did not start, `rollback` printed "No change", and the deployment stayed failed."""
+    spec = deployment("m")
+    served, failed = (plan_of("m", context=context) for context in (512, 1024))
+    there = (RunningGroup(member=(5, 0), plan=served.groups[0]),)
+    change = compare(spec, served, (spec, failed), there, ("g5/0",))
+    assert (change.verb, change.starts, change.ends, change.keeps) == ("change", 0, (), ("g5/0",))
+    assert compare(spec, served, (spec, served), there, ("g5/0",)).verb == "keep"
+
+
 def test_a_port_on_which_both_listen_is_named():
     before, after = (plan_of("m", engine="custom", port=8000, context=context) for context in (512, 1024))
     assert compare(deployment("m"), after, (deployment("m"), before)).port == 8000
