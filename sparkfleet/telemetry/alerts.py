@@ -94,7 +94,8 @@ DEPLOYMENTS = (
     ),
     _alert(
         "GroupSilent",
-        "sparkfleet_group_silent_seconds > 20",
+        # One that is given up has ended, and has an alert of its own.
+        f"sparkfleet_group_silent_seconds > 20 unless {_AT} sparkfleet_group_given_up == 1",
         "1m",
         "warning",
         summary="{{ $labels.group }} has not reported for {{ $value | humanizeDuration }}.",

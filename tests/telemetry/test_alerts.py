@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from alert_cases import CASES, FAILED_ALLOCATION, NEW, NODE, OLD, SOUND, XID
+from alert_cases import CASES, FAILED_ALLOCATION, GROUP, NEW, NODE, OLD, SOUND, XID
 
 from sparkfleet.cli.verbs import VERBS
 from sparkfleet.telemetry import runbook
@@ -133,6 +133,15 @@ def test_a_reading_that_is_lost_does_not_begin_the_wait_again(rules):
         for name, (given, read) in cases.items()
     ]
     _succeeds(_tested(rules, tests))
+
+
+def test_a_group_that_was_given_up_has_that_alert_alone(rules):
+    """It has ended, so it reports no more: the runbook had its node restarted."""
+    names = ("group_silent_seconds", "group_given_up")
+    given = {
+        f"sparkfleet_{name}{{{GROUP}}}": f"{value}x100" for name, value in zip(names, (60, 1), strict=True)
+    }
+    _succeeds(_tested(rules, [_test("given up", given, [_check("10m", ["SparkfleetRestartBreakerOpen"])])]))
 
 
 def test_an_old_error_of_a_gpu_stays_old(rules):

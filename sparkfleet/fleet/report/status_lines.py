@@ -161,7 +161,9 @@ def _how(candidate: Candidate | None, group: GroupReport) -> Iterator[str]:
 def _group_lines(
     deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past
 ) -> Iterator[str]:
-    if group.silent_s:
+    if group.silent_s and group.phase is GroupPhase.FAILED:
+        yield "failed, and ended; nothing has started since"
+    elif group.silent_s:
         yield f"no report for {group.silent_s:.0f} s; it was {group.phase.value}"
     elif group.phase is GroupPhase.READY:
         yield from _serving_lines(deployment, group, candidate, past)

@@ -181,6 +181,8 @@ def test_without_an_earlier_start_no_end_is_promised():
 def test_a_lower_rung_and_a_silent_group_and_a_failed_deployment():
     assert "rung 2 of its ladder" in lines(fleet(deployment(report(rung=1))))[-1]
     assert lines(fleet(deployment(report(silent_s=40.0))))[-1] == "        no report for 40 s; it was ready"
+    ended = deployment(report(0, GroupPhase.FAILED, silent_s=40.0))
+    assert lines(fleet(ended))[-1] == "        failed, and ended; nothing has started since"
     failed = deployment(
         report(0, GroupPhase.FAILED, detail="out of memory"), state="failed", detail="no rung"
     )
