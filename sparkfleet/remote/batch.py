@@ -11,7 +11,7 @@ from typing import Any
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.agent import Program, call
 from sparkfleet.remote.bounded_output import OUTPUT_BYTES
-from sparkfleet.remote.channel import Channel, Completed
+from sparkfleet.remote.channel import Channel, Completed, not_found
 
 _AT_A_TIME = 16
 _STARTING_S = 15.0
@@ -60,9 +60,7 @@ def _result(argv: Sequence[str], answer: Any, timeout_s: float) -> Completed | N
         case {"exit_code": int(exit_code), "outputs": [out, err]} if not isinstance(exit_code, bool):
             return Completed(argv=tuple(argv), exit_code=exit_code, stdout=_text(out), stderr=_text(err))
         case {"missing": True}:
-            return NodeError(
-                f"{program} was not found", do="install it on the node, or put its directory into PATH"
-            )
+            return not_found(program)
         case {"late": True}:
             return NodeError(
                 f"{program} did not end within {timeout_s:g} s",

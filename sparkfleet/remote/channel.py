@@ -19,6 +19,16 @@ class Completed(Value):
     stderr: str
 
 
+def not_found(program: str) -> NodeError:
+    """The error of a program that a node does not have."""
+    return NodeError(
+        f"{program} was not found",
+        do="Correct its path: `environment` and `engines` of the inventory have those of the owner's own."
+        if program.startswith("/")
+        else "Install it on the node, or put its directory into PATH.",
+    )
+
+
 class Channel(Protocol):
     """Runs commands and moves small files on one node. Commands are argv, never strings."""
 

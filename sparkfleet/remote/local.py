@@ -15,7 +15,7 @@ from typing import cast
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.remote.bounded_output import OUTPUT_BYTES, Output
-from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.channel import Completed, not_found
 
 __all__ = ["OUTPUT_BYTES", "LocalChannel", "execute"]
 
@@ -152,9 +152,7 @@ async def _start(
             pass_fds=tuple(pass_fds),
         )
     except FileNotFoundError as error:
-        raise NodeError(
-            f"{argv[0]} was not found", do="install it, or put its directory into PATH"
-        ) from error
+        raise not_found(argv[0]) from error
     except (OSError, ValueError) as error:
         raise NodeError(f"{argv[0]} cannot be run: {error}") from error
     return child

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.batch import run_batch
-from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.channel import Completed, not_found
 from sparkfleet.remote.local import LocalChannel
 
 
@@ -30,6 +30,8 @@ async def test_over_ssh_it_is_one_round_trip(ssh):
     done = await run_batch(ssh, [["echo", "$HOME 'x' é"], ["no-such-program"], ["sh", "-c", "kill -9 $$"]])
     assert done[0].stdout == "$HOME 'x' é\n"
     assert done[1].what == "no-such-program was not found"
+    assert "PATH" in done[1].do
+    assert "`environment`" in not_found("/no/such/python").do
     assert done[2].exit_code == -9
 
 

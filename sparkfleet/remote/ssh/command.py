@@ -18,6 +18,7 @@ from contextlib import suppress
 
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.bounded_output import OUTPUT_BYTES, Output
+from sparkfleet.remote.channel import not_found
 from sparkfleet.remote.ssh.connection import SshConnection
 from sparkfleet.specs.fields import quote
 
@@ -174,9 +175,7 @@ class Command:
         if exit_code not in (126, 127) or not stderr.endswith(f"{self._token} {exit_code}\n".encode()):
             return
         if exit_code == 127:
-            raise NodeError(
-                f"{self.program} was not found", do="install it on the node, or put its directory into PATH"
-            )
+            raise not_found(self.program)
         reason = stderr.decode(errors="replace").rpartition(self._token)[0].strip().rpartition(": ")[2]
         raise NodeError(f"{self.program} cannot be run: {reason}")
 
@@ -240,7 +239,7 @@ def _script(token: str, argv: Sequence[str], env: Mapping[str, str]) -> bytes:
     if any("\0" in word for word in (*argv, *env.values())):
         raise NodeError(f"{quote(argv[0])} cannot be run: embedded null byte")
     if argv[0].startswith("-"):  # some shells read it as an option of `exec`
-        raise NodeError(f"{argv[0]} was not found", do="install it, or put its directory into PATH")
+        raise not_found(argv[0])
     for name in env:
         if not _NAME.fullmatch(name):
             raise NodeError(f"{argv[0]} cannot be run: {quote(name)} is not a variable name")

@@ -57,7 +57,7 @@ async def test_a_program_that_cannot_be_run_is_a_node_error(ssh, argv):
 
 
 async def test_a_missing_program_is_named(ssh):
-    with pytest.raises(NodeError, match=r"no-such-program-here was not found\ninstall it") as caught:
+    with pytest.raises(NodeError, match=r"no-such-program-here was not found\nInstall it") as caught:
         await ssh.run(["no-such-program-here"])
     assert type(caught.value) is NodeError
     with pytest.raises(NodeError, match="/dev/null cannot be run: Permission denied"):
