@@ -217,8 +217,16 @@ def test_removed_is_removed(firewall):
     assert (loaded, one.file.exists(), told[-1]) == ([], False, ("boot", False))
 
 
+RAILS = {
+    "netdevs": ["enP2p1s0f1np1", "enp1s0f1np1"],
+    "peers": ["10.0.0.9", "10.0.0.11"],
+    "open": [18000, 12000],
+}
+"""Sets that `nft` prints in another order."""
+
+
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nftables are not installed")
-@pytest.mark.parametrize("request_", [REQUEST, {"netdevs": [], "peers": [], "open": []}])
+@pytest.mark.parametrize("request_", [REQUEST, RAILS, {"netdevs": [], "peers": [], "open": []}])
 def test_nft_takes_the_file(tmp_path, request_):
     file = tmp_path / "f.nft"
     file.write_text(rails_helper.firewall_rules(request_))
