@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from address_values import cable, inventory, spark
@@ -241,3 +242,13 @@ def test_nft_takes_the_file(tmp_path, request_):
     assert not is_loaded(done.stdout, request_ | {"open": [4]})
     assert not is_loaded("", request_)
     assert is_loaded("", {})
+
+
+def test_the_table_is_loaded_after_the_owners_own_rules():
+    """`/etc/nftables.conf` begins with `flush ruleset`: loaded later, it removed the table."""
+    lines = rails_helper.firewall_unit("/usr/sbin/nft", Path("/etc/f.nft")).splitlines()
+    assert {
+        "After=nftables.service",
+        "PartOf=nftables.service",
+        "ReloadPropagatedFrom=nftables.service",
+    } <= set(lines)
