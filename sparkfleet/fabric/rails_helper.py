@@ -125,7 +125,7 @@ class Netplan:
         self._leave([one for one in saved["running"] if one["netdev"] not in defined])
 
     def _leave(self, running: list[dict[str, Any]]) -> None:
-        """What systemd-networkd lets go of loses all addresses, also link-local ones, and keeps its MTU."""
+        """Sets what systemd-networkd does not when it lets go of a netdev: it takes all addresses and leaves the MTU."""
         for one in running:
             if one["generate"] == "none":
                 # NetworkManager makes the link-local addresses of what it manages, and sets its own addresses again.
@@ -511,7 +511,10 @@ def _lock(state: Path, *, wait: bool) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(lock)
-        raise RailsHelperError("another change waits for its confirmation") from None
+        raise RailsHelperError(
+            "another change waits for its confirmation; without one it is taken back by itself, 90 s after it began unless"
+            " --rollback gave another time"
+        ) from None
     return lock
 
 
