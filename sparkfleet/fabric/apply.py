@@ -75,6 +75,8 @@ class FabricOutcome(Value):
     kept: bool
     problems: tuple[str, ...]
     """Reasons for which it was reverted, a sentence each."""
+    checked: bool = True
+    """False if a node refused the change or was not reached after it, so that nothing was checked."""
 
 
 class NotPermitted(NodeError):
@@ -199,14 +201,15 @@ async def change(
     problems = [_message(one) for one in begun if isinstance(one, BaseException)]
     fresh, unreached = await _reopen(tokens, reopen)
     problems += unreached
+    checked = not problems
     try:
-        if not problems:
+        if checked:
             problems = await check(fresh)
         word = "rollback" if problems else "confirm"
         problems += await _answer(word, tokens, helpers, fresh)
     finally:
         await asyncio.gather(*(channel.close() for channel in fresh.values()))
-    return FabricOutcome(kept=not problems, problems=tuple(problems))
+    return FabricOutcome(kept=not problems, problems=tuple(problems), checked=checked)
 
 
 async def _begin(what: tuple[str, object], helper: Helper, channel: Channel, rollback_s: int) -> str:

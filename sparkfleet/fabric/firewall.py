@@ -21,6 +21,7 @@ from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.rail_networks import rail_ends
 
 _COUNTED = re.compile(r"packets \d+ bytes \d+ ")
+_SET = re.compile(r"\{([^}]*)\}")
 
 FirewallRequest = Mapping[str, Any]
 """`netdevs`, `peers` and `open`, as the helper reads them; empty: no firewall."""
@@ -93,11 +94,16 @@ def is_loaded(table: str, request: FirewallRequest) -> bool:
 
 
 def _plain(table: str) -> list[str]:
-    """The rules of a table without the numbers of counters and the braces of sets, which a set of one loses."""
-    words = (_COUNTED.sub("", line.strip()) for line in table.splitlines())
-    return [
-        " ".join(re.sub(r"[{}]", "", word).split()) for word in words if word.endswith(("accept", "drop"))
-    ]
+    """The rules of a table without the numbers of counters, and with each set in one order and without its braces.
+
+    `nft` prints the members of a set in an order of its own, and a set of one as its member.
+    """
+    rules = (_COUNTED.sub("", line.strip()) for line in table.splitlines())
+    return [" ".join(_SET.sub(_sorted, rule).split()) for rule in rules if rule.endswith(("accept", "drop"))]
+
+
+def _sorted(members: re.Match[str]) -> str:
+    return ", ".join(sorted(member.strip() for member in members.group(1).split(",")))
 
 
 def closed_to_others(sockets: Iterable[ListeningSocket], request: FirewallRequest) -> tuple[str, ...]:

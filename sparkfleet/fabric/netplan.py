@@ -203,6 +203,24 @@ def changes(plan: NodePlan, scan: PortScan) -> tuple[str, ...]:
     return tuple(found)
 
 
+def unsaved(plan: NodePlan, own: str, others: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Sentences about netdevs that are not in any netplan file as planned: a reboot takes away what they have now.
+
+    Args:
+        plan: the node's.
+        own: the netplan file that the helper has written.
+        others: other netplan files: path to netdevs.
+    """
+    if own == render(plan):
+        return ()
+    elsewhere = {netdev for netdevs in others.values() for netdev in netdevs}
+    return tuple(
+        f"{port.netdev}: {port.address} is not in a netplan file, and is lost when the node reboots"
+        for port in plan.ports
+        if port.netdev not in elsewhere
+    )
+
+
 def claims(others: Mapping[str, Sequence[str]], netdevs: Iterable[str]) -> tuple[str, ...]:
     """Sentences about other netplan files that configure or match one of `netdevs`: both definitions would count."""
     names = tuple(netdevs)

@@ -97,8 +97,16 @@ class Netplan:
         self.file = file
 
     def save(self, ports: list[dict[str, Any]]) -> Any:
-        """The file as it is."""
-        return self.file.read_text() if self.file.exists() else None
+        """The file as it is, and the running addresses. Raises RailsHelperError if netplan refuses the files it has."""
+        try:
+            run("netplan", "generate")
+        except RailsHelperError as error:
+            # Afterwards neither the change nor the way back could be applied.
+            raise RailsHelperError(
+                f"netplan refuses the files that are there, so nothing was changed: {error}"
+            ) from None
+        text = self.file.read_text() if self.file.exists() else None
+        return {"text": text, "running": Addresses().save(ports)}
 
     def apply(self, ports: list[dict[str, Any]]) -> None:
         """Write the file, and have netplan read it."""
@@ -107,12 +115,23 @@ class Netplan:
         run("netplan", "apply")
 
     def restore(self, saved: Any) -> None:
-        """The file as it was, or none."""
-        if saved is None:
+        """The file as it was, or none; netdevs of which netplan then has no definition are set as they were running."""
+        if saved["text"] is None:
             self.file.unlink(missing_ok=True)
         else:
-            self._write(saved)
+            self._write(saved["text"])
         run("netplan", "apply")
+        defined = {name for file in self.file.parent.glob("*.yaml") for name in named_in(_text(file))}
+        self._leave([one for one in saved["running"] if one["netdev"] not in defined])
+
+    def _leave(self, running: list[dict[str, Any]]) -> None:
+        """Sets what systemd-networkd does not when it lets go of a netdev: it takes all addresses and leaves the MTU."""
+        for one in running:
+            if one["generate"] == "none":
+                # NetworkManager makes the link-local addresses of what it manages, and sets its own addresses again.
+                run("ip", "link", "set", "dev", one["netdev"], "mtu", str(one["mtu"]))
+            else:
+                Addresses().restore([one])
 
     def _write(self, text: str) -> None:
         replace_file(self.file, text, 0o600)
@@ -200,8 +219,9 @@ class Firewall:
             self.unit.write_text(firewall_unit(shutil.which("nft") or "/usr/sbin/nft", self.file))
             run("systemctl", "daemon-reload")
             run("systemctl", "enable", self.unit.name)
+            run("systemctl", "restart", self.unit.name)
         elif self.unit.exists():
-            run("systemctl", "disable", self.unit.name)
+            run("systemctl", "disable", "--now", self.unit.name)
             self.unit.unlink()
 
 
@@ -237,20 +257,28 @@ def _one_of(what: str, values: list[str]) -> str:
 
 
 def firewall_unit(nft: str, file: Path) -> str:
-    """The systemd unit that loads the table after a reboot, before the network is up."""
+    """The systemd unit that loads the table after a reboot, before the network is up.
+
+    The owner's own rules, if `nftables.service` loads any, begin with `flush ruleset`, which removes every table: so this
+    one is loaded after them, and again if they are.
+    """
     return f"""\
 [Unit]
 Description=Closes the ports of sparkfleet to machines that are no nodes of its fleet
 DefaultDependencies=no
 Before=network.target
+After=nftables.service
+PartOf=nftables.service
+ReloadPropagatedFrom=nftables.service
 
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 ExecStart={nft} -f {file}
+ExecReload={nft} -f {file}
 
 [Install]
-WantedBy=multi-user.target
+WantedBy=multi-user.target nftables.service
 """
 
 
@@ -276,7 +304,8 @@ def run(*argv: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RailsHelperError(f"{argv[0]}: {error}") from None
     if done.returncode != 0:
-        raise RailsHelperError(f"{' '.join(argv)}: {' '.join(done.stderr.split())[:300]}")
+        reasons = [line for line in done.stderr.splitlines() if "WARNING **" not in line]
+        raise RailsHelperError(f"{' '.join(argv)}: {' '.join(' '.join(reasons).split())[:300]}")
     return done.stdout
 
 
@@ -482,7 +511,10 @@ def _lock(state: Path, *, wait: bool) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         os.close(lock)
-        raise RailsHelperError("another change waits for its confirmation") from None
+        raise RailsHelperError(
+            "another change waits for its confirmation; without one it is taken back by itself, 90 s after it began unless"
+            " --rollback gave another time"
+        ) from None
     return lock
 
 

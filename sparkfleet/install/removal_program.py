@@ -9,6 +9,7 @@ If `runs` has a reason, nothing is removed.
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -21,7 +22,12 @@ OF_ROOT = (
     "/usr/local/sbin/sparkfleet-rails",
     "/etc/sudoers.d/sparkfleet-rails",
     "/etc/sudoers.d/sparkfleet-page-cache",
+    "/etc/systemd/system/sparkfleet-firewall.service",
+    "/etc/sparkfleet/firewall.nft",
+    "/etc/netplan/60-sparkfleet.yaml",
 )
+LINGERS = "/var/lib/systemd/linger"
+"""See `node_daemon/service_manager.py`."""
 ROLES = ("role.json", "role.ended.json", "role.next.json", "head-move.json")
 """Files of a node that is part of a fleet, or whose `down` or move has not ended."""
 
@@ -36,7 +42,10 @@ def main(request: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
         for path, _ in found:
             _remove(path)
         _remove_empty(os.path.dirname(_run_directory(label)), os.path.dirname(root))
-    of_root = [] if request["only_state"] else [path for path in OF_ROOT if os.path.lexists(path)]
+    of_root = []
+    if not request["only_state"]:
+        of_root = [path for path in OF_ROOT if os.path.lexists(path)]
+        kept += _linger()
     return {"found": found, "kept": kept, "of_root": of_root, "runs": runs}
 
 
@@ -48,6 +57,17 @@ def _paths(root: str, label: str, only_state: bool, caches: bool) -> tuple[list[
     if users:
         return paths, [f"{SHARE} and {CACHE}: used by {', '.join(users)}"]
     return [*paths, os.path.expanduser(SHARE), *([os.path.expanduser(CACHE)] if caches else [])], []
+
+
+def _linger() -> list[str]:
+    """`up` has enabled it, but services of the owner may need it."""
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return []
+    if not os.path.exists(os.path.join(LINGERS, name)):
+        return []
+    return [f"linger of {name}: `loginctl disable-linger`, if no other service of yours runs without a login"]
 
 
 def _run_directory(label: str) -> str:

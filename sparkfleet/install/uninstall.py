@@ -19,7 +19,7 @@ class Removal(Value):
     found: tuple[tuple[str, int], ...] = ()
     """Paths with their bytes."""
     kept: tuple[str, ...] = ()
-    """Directories that stay, with the reason."""
+    """Directories and settings that stay, with the reason."""
     of_root: tuple[str, ...] = ()
     """Files that only root can remove."""
     runs: tuple[str, ...] = ()

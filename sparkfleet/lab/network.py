@@ -34,7 +34,7 @@ def build(layout: Layout) -> None:
     namespaces = [layout.fabric, *(layout.namespace(node.name) for node in layout.nodes)]
     ip_batch(None, [("netns", "add", name) for name in namespaces])
     ip_batch(None, _operator_side(layout))
-    ip_batch(layout.fabric, [*_bridges(layout), *_wires(layout)])
+    ip_batch(layout.fabric, [*_bridges(layout), *_wires(layout, *layout.nodes)])
     run(("ip", "netns", "exec", layout.fabric, "sysctl", "-qw", "net.ipv4.ip_forward=1"))
 
 
@@ -62,14 +62,34 @@ def _bridge(name: str, forwarded: str) -> Iterator[IpCommand]:
     yield ("link", "set", name, "addrgenmode", "none", "up")
 
 
-def _wires(layout: Layout) -> Iterator[IpCommand]:
-    for node in layout.nodes:
+def renew(layout: Layout, name: str) -> None:
+    """Replaces a node's namespace by a new one: addresses, MTUs and firewall are gone, as after a loss of power.
+
+    No process of the node may run. Its netdevs have no carrier until `set_carriers`. Raises LabError.
+    """
+    namespace = layout.namespace(name)
+    ip_batch(None, [("netns", "delete", namespace), ("netns", "add", namespace)])
+    ip_batch(layout.fabric, _wires(layout, layout.node(name)))
+
+
+def _wires(layout: Layout, *nodes: NodeLayout) -> Iterator[IpCommand]:
+    """The netdevs of nodes, by their cables."""
+    for node in nodes:
         for netdev in (MANAGEMENT, *(half for port in PORTS for half in port)):
             yield from _wire(layout, node, netdev)
     for cable in layout.cables:
         for rail in cable.rails:
             for end in rail.ends:
-                yield ("link", "set", _other_end(layout, end), "mtu", str(RAIL_MTU), "master", rail.bridge)
+                if layout.node(end.node) in nodes:
+                    yield (
+                        "link",
+                        "set",
+                        _other_end(layout, end),
+                        "mtu",
+                        str(RAIL_MTU),
+                        "master",
+                        rail.bridge,
+                    )
 
 
 def _wire(layout: Layout, node: NodeLayout, netdev: str) -> Iterator[IpCommand]:

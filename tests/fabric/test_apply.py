@@ -177,6 +177,7 @@ async def test_links_have_time_to_come_back(monkeypatch):
 async def test_a_rail_without_an_answer_reverts_everything(monkeypatch):
     fleet = Fleet(monkeypatch, deaf=("s2",))
     applied = await fleet.apply()
+    assert applied.checked
     assert applied.problems == (
         "enp1s0f1np1 of s2 does not reach 192.168.100.11 with packets of 9000 bytes.",
     )
@@ -186,7 +187,7 @@ async def test_a_rail_without_an_answer_reverts_everything(monkeypatch):
 async def test_a_node_that_refuses_reverts_the_others(monkeypatch):
     fleet = Fleet(monkeypatch, failing=(("s2", "apply"),))
     applied = await fleet.apply()
-    assert applied.problems == ("s2: no such device.",)
+    assert (applied.problems, applied.checked) == (("s2: no such device.",), False)
     assert ("s1", "rollback", "tokens1") in fleet.told
     assert ("s2", "rollback", "tokens2") not in fleet.told
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from address_values import cable, inventory, spark
@@ -217,8 +218,16 @@ def test_removed_is_removed(firewall):
     assert (loaded, one.file.exists(), told[-1]) == ([], False, ("boot", False))
 
 
+RAILS = {
+    "netdevs": ["enP2p1s0f1np1", "enp1s0f1np1"],
+    "peers": ["10.0.0.9", "10.0.0.11"],
+    "open": [18000, 12000],
+}
+"""Sets that `nft` prints in another order."""
+
+
 @pytest.mark.skipif(shutil.which("nft") is None, reason="nftables are not installed")
-@pytest.mark.parametrize("request_", [REQUEST, {"netdevs": [], "peers": [], "open": []}])
+@pytest.mark.parametrize("request_", [REQUEST, RAILS, {"netdevs": [], "peers": [], "open": []}])
 def test_nft_takes_the_file(tmp_path, request_):
     file = tmp_path / "f.nft"
     file.write_text(rails_helper.firewall_rules(request_))
@@ -233,3 +242,13 @@ def test_nft_takes_the_file(tmp_path, request_):
     assert not is_loaded(done.stdout, request_ | {"open": [4]})
     assert not is_loaded("", request_)
     assert is_loaded("", {})
+
+
+def test_the_table_is_loaded_after_the_owners_own_rules():
+    """`/etc/nftables.conf` begins with `flush ruleset`: loaded later, it removed the table."""
+    lines = rails_helper.firewall_unit("/usr/sbin/nft", Path("/etc/f.nft")).splitlines()
+    assert {
+        "After=nftables.service",
+        "PartOf=nftables.service",
+        "ReloadPropagatedFrom=nftables.service",
+    } <= set(lines)

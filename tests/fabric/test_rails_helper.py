@@ -73,11 +73,26 @@ def test_any_json_is_refused_or_plain(value):
         assert all(set(port) == {"netdev", "address", "mtu"} for port in ports)
 
 
+RUNNING = {
+    "mtu": 1500,
+    "inet6_addr_gen_mode": "eui64",
+    "addr_info": [{"local": "fe80::1", "prefixlen": 64}],
+}
+
+
 @pytest.fixture
 def netplan(tmp_path, monkeypatch):
-    """The netplan back-end with a `netplan` that only records its arguments."""
+    """The netplan back-end with a `netplan` and an `ip` that only record their arguments; the netdev is as `RUNNING`."""
     told = []
-    monkeypatch.setattr(rails_helper, "run", lambda *argv: told.append(argv) or "")
+
+    def run(*argv):
+        told.append(argv)
+        return json.dumps([RUNNING]) if argv[:2] == ("ip", "-j") else ""
+
+    (tmp_path / "net" / PORT["netdev"]).mkdir(parents=True)
+    monkeypatch.setattr(rails_helper, "NETDEVS", tmp_path / "net")
+    monkeypatch.setattr(rails_helper, "is_simulated", lambda: True)
+    monkeypatch.setattr(rails_helper, "run", run)
     return Netplan(tmp_path / "60-sparkfleet.yaml"), told
 
 
@@ -91,15 +106,64 @@ def test_netplan_writes_a_private_file_and_has_it_read(netplan):
 
 def test_netplan_puts_back_what_there_was(netplan):
     backend, told = netplan
-    assert backend.save([PORT]) is None
+    bare = backend.save([PORT])
     backend.apply([PORT])
-    before = backend.save([PORT])
+    text, before = backend.file.read_text(), backend.save([PORT])
     backend.apply([PORT | {"mtu": 1500}])
     backend.restore(before)
-    assert backend.file.read_text() == before
-    backend.restore(None)
+    assert backend.file.read_text() == text
+    assert told[-1] == ("netplan", "apply"), "netplan sets what its file has"
+    backend.restore(bare)
     assert not backend.file.exists()
-    assert told[-1] == ("netplan", "apply")
+
+
+def set_after_restore(netplan):
+    """The words of `ip` after netplan has let go of a netdev."""
+    backend, told = netplan
+    bare = backend.save([PORT])
+    backend.apply([PORT])
+    told.clear()
+    backend.restore(bare)
+    assert told[0] == ("netplan", "apply")
+    return [" ".join(argv[1:]) for argv in told[1:]]
+
+
+def test_a_netdev_that_netplan_lets_go_of_gets_its_link_local_address_and_mtu_again(netplan):
+    """systemd-networkd takes all addresses from it and leaves the MTU: the cable was no longer found by IPv6."""
+    assert set_after_restore(netplan) == [
+        "link set dev enp1s0f1np1 addrgenmode eui64",
+        "addr flush dev enp1s0f1np1",
+        "link set dev enp1s0f1np1 mtu 1500 up",
+        "addr replace fe80::1/64 dev enp1s0f1np1",
+    ]
+
+
+def test_a_netdev_of_networkmanager_keeps_the_addresses_that_it_sets(netplan, monkeypatch):
+    monkeypatch.setitem(RUNNING, "inet6_addr_gen_mode", "none")
+    assert set_after_restore(netplan) == ["link set dev enp1s0f1np1 mtu 1500"]
+
+
+def test_a_netdev_of_another_netplan_file_is_left_to_it(netplan):
+    netplan[0].file.with_name("40-cx7.yaml").write_text("network: {ethernets: {enp1s0f1np1: {mtu: 4200}}}\n")
+    assert set_after_restore(netplan) == []
+
+
+def test_files_that_netplan_refuses_are_named_before_anything_changes(netplan, monkeypatch):
+    """The way back needs `netplan apply`, too, and that fails as well then."""
+
+    def run(*argv):
+        raise RailsHelperError("netplan generate: /etc/netplan/90-x.yaml:2:1: Invalid YAML")
+
+    monkeypatch.setattr(rails_helper, "run", run)
+    with pytest.raises(RailsHelperError, match=r"nothing was changed: .*90-x.yaml:2:1"):
+        netplan[0].save([PORT])
+
+
+def test_warnings_of_netplan_do_not_hide_its_error():
+    """netplan 1.0 warns of each file that others may read, and its error comes last."""
+    warning = "** (generate:7): WARNING **: 03:53:00.676: Permissions for /etc/netplan/9.yaml are too open."
+    with pytest.raises(RailsHelperError, match=r"^sh -c .*: 9.yaml:2:1: Invalid YAML$"):
+        rails_helper.run("sh", "-c", 'echo "$1" >&2; echo 9.yaml:2:1: Invalid YAML >&2; exit 1', "", warning)
 
 
 class Remembering:

@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import pwd
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from sparkfleet.install import removal_program
 from sparkfleet.install.uninstall import removal
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.files.state_probe import fleet_label, run_directory
@@ -138,3 +140,17 @@ async def test_a_link_is_removed_and_not_what_it_leads_to(node, home, root):
     await removal(node, "remove", str(root), only_state=False, caches=True)
     assert not cache.is_symlink()
     assert (elsewhere / "kept").exists()
+
+
+def test_files_of_root_and_linger_are_named_and_stay(tmp_path, monkeypatch):
+    name = pwd.getpwuid(os.getuid()).pw_name
+    (tmp_path / name).touch()
+    monkeypatch.setattr(removal_program, "LINGERS", str(tmp_path))
+    monkeypatch.setattr(removal_program, "OF_ROOT", (str(tmp_path / name), str(tmp_path / "none")))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    request = {"verb": "remove", "root": str(tmp_path / "fleet"), "label": "mine-0123abcd", "caches": False}
+    done = removal_program.main({**request, "only_state": False}, lambda *_: None)
+    assert done["of_root"] == [str(tmp_path / name)]
+    assert any(reason.startswith(f"linger of {name}: `loginctl disable-linger`") for reason in done["kept"])
+    here = removal_program.main({**request, "only_state": True}, lambda *_: None)
+    assert (here["of_root"], here["kept"]) == ([], []), "no node: nothing was enabled on it"

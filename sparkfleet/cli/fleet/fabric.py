@@ -25,7 +25,7 @@ from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
 from sparkfleet.fabric.discovery import rejection_lines
 from sparkfleet.fabric.inventory_builder import describe
 from sparkfleet.fabric.link_measurements import LinkMeasurement
-from sparkfleet.fabric.netplan import NodePlan, changes, claims, render
+from sparkfleet.fabric.netplan import NodePlan, claims, render
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.rails import (
@@ -79,17 +79,17 @@ async def _plan(session: Session, json: bool) -> int:
         print_json({"version": OUTPUT_VERSION} | _as_json(planned, helpers))
     else:
         _show(planned, helpers)
-    return Exit.PENDING if planned.is_pending else Exit.DONE
+    return Exit.PENDING if planned.is_pending(helpers) else Exit.DONE
 
 
 async def _apply(session: Session, yes: bool, rollback_s: int) -> int:
     planned = await plan_rails(session.channels)
-    if not planned.is_pending:
+    found = await find_helpers(session.channels)
+    if not planned.is_pending(found):
         _show_links(planned)
         if planned.found.links:
             console.print("No change: every rail has its address.")
         return Exit.DONE
-    found = await find_helpers(session.channels)
     _show(planned, found)
     helpers = all_helpers(found)
     confirm(
@@ -119,7 +119,7 @@ def _as_json(planned: RailsPlan, helpers: Helpers) -> dict[str, object]:
         "nodes": {
             view.node: {
                 "ports": [port.model_dump(mode="json") for port in planned.plan.of(view.node).ports],
-                "changes": list(changes(planned.plan.of(view.node), view)),
+                "changes": list(planned.pending(view.node, helpers[view.node])),
                 "not_permitted": error.what if isinstance(error := helpers[view.node], NotPermitted) else "",
             }
             for view in planned.views
@@ -134,23 +134,22 @@ def _show(planned: RailsPlan, helpers: Helpers) -> None:
         mine = planned.plan.of(view.node)
         if not mine.ports:
             continue
-        pending = changes(mine, view)
-        below = _node_lines(mine, pending, helpers[view.node])
-        if not pending and not below:
+        pending = planned.pending(view.node, helpers[view.node])
+        if not pending:
             unchanged.append(view.node)
             continue
-        console.print(Text(f"\n{view.node}  {'' if pending else 'no change'}", "bold"))
-        for line in below:
+        console.print(Text(f"\n{view.node}", "bold"))
+        for line in _node_lines(mine, pending, helpers[view.node]):
             console.print(line)
     if unchanged:
         console.print(Text(f"\n{', '.join(unchanged)}  no change", "bold"))
 
 
 def _node_lines(mine: NodePlan, pending: Sequence[str], helper: Helper | NotPermitted) -> list[Text]:
-    """Changes of a node, and those of its netplan file; none if both are as planned."""
+    """Changes of a node, and those of its netplan file."""
     shown = [Text(f"  {line}") for line in pending]
     if not isinstance(helper, Helper) or helper.backend != "netplan":
-        return [*shown, Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}")] if pending else shown
+        return [*shown, Text(f"  {NETPLAN_FILE}:\n{_indented(render(mine))}")]
     difference = difflib.unified_diff(
         helper.own.splitlines(), render(mine).splitlines(), str(NETPLAN_FILE), "new", lineterm=""
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from sparkfleet.cli.confirm import confirm
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
 from sparkfleet.cli.output import console
+from sparkfleet.fabric.rails_helper import FIREWALL_FILE, FIREWALL_UNIT, NETPLAN_FILE, TABLE
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.setup.uninstall import Uninstalled, left_nodes
 from sparkfleet.fleet.setup.uninstall import uninstall as uninstall_nodes
@@ -53,8 +55,22 @@ def _print(found: Uninstalled) -> None:
             console.print(f"  remove  {path}  {size / MIB:.1f} MiB", markup=False, soft_wrap=True)
         for reason in one.kept:
             console.print(f"  stays   {reason}", markup=False, soft_wrap=True)
-        if one.of_root:
-            console.print(f"  root's  sudo rm {' '.join(one.of_root)}", markup=False, soft_wrap=True)
+        for command in root_commands(one.of_root):
+            console.print(f"  root's  {command}", markup=False, soft_wrap=True)
     for name, error in found.left.items():
         console.print(name, markup=False)
         console.print(f"  left    {error.what}", markup=False, soft_wrap=True)
+
+
+def root_commands(paths: Sequence[str]) -> Iterator[str]:
+    """Commands that remove root's files of a node, and end what they have set."""
+    netplan, firewall = str(NETPLAN_FILE), (str(FIREWALL_UNIT), str(FIREWALL_FILE))
+    if found := [path for path in paths if path in firewall]:
+        yield (
+            f"sudo systemctl disable --now {FIREWALL_UNIT.name}; sudo nft delete table inet {TABLE};"
+            f" sudo rm {' '.join(found)}   # opens the ports that `fabric firewall` has closed"
+        )
+    if netplan in paths:
+        yield f"sudo rm {netplan} && sudo netplan apply   # the addresses of the rails"
+    if others := [path for path in paths if path not in (netplan, *firewall)]:
+        yield f"sudo rm {' '.join(others)}"

@@ -31,6 +31,7 @@ def memlock(node: NodeSnapshot, locked_memory: Limit, fleet: FleetReadings) -> I
             do=(
                 f"printf '* hard memlock unlimited\\n* soft memlock unlimited\\n' | sudo tee {LIMITS_FILE}",
                 "exit   # then log in again; repeat on all nodes",
+                "sudo reboot   # if the fleet is up: its service keeps the old limit until then",
             ),
         )
 

@@ -12,7 +12,7 @@ from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted, Reopen,
 from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.link_measurements import LinkMeasurement, save_measurements
 from sparkfleet.fabric.measure import measure_links
-from sparkfleet.fabric.netplan import FabricPlan, changes, plan_fabric
+from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, unsaved
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
@@ -33,10 +33,17 @@ class RailsPlan(NamedTuple):
     found: DiscoveredLinks
     plan: FabricPlan
 
-    @property
-    def is_pending(self) -> bool:
+    def pending(self, node: str, helper: Helper | NotPermitted) -> tuple[str, ...]:
+        """Changes to make on a node, a line each; without permission nobody knows if its netplan files have what runs."""
+        mine = self.plan.of(node)
+        found = next((changes(mine, view) for view in self.views if view.node == node), ())
+        if found or not isinstance(helper, Helper) or helper.backend != "netplan":
+            return found
+        return unsaved(mine, helper.own, helper.others)
+
+    def is_pending(self, helpers: Helpers) -> bool:
         """True if a node has to be changed."""
-        return any(changes(self.plan.of(view.node), view) for view in self.views)
+        return any(self.pending(node, helper) for node, helper in helpers.items())
 
 
 async def plan_rails(channels: Mapping[str, Channel]) -> RailsPlan:
@@ -80,8 +87,21 @@ async def set_rails(
         raise undone_error(
             applied,
             means="The rails have their previous addresses.",
-            do="Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again.",
+            do=_remedy(plan, helpers) if applied.checked else "Mend what is named here, then try again.",
         )
+
+
+def _remedy(plan: FabricPlan, helpers: Mapping[str, Helper]) -> str:
+    """Remedy for rails that do not pass packets after a change: other netplan files have a say in their settings."""
+    claimed = [
+        f"{one.node}: {claim}"
+        for one in plan.nodes
+        for claim in claims(helpers[one.node].others, (port.netdev for port in one.ports))
+    ]
+    cables = (
+        "Check the cables and the firewalls on the rails (`sudo ufw allow in on NETDEV`), then try again."
+    )
+    return "\n".join([*claimed, cables])
 
 
 def reopener(inventory: Inventory) -> Reopen:

@@ -89,10 +89,28 @@ def test_nodes_that_do_not_change_share_a_line(sparkfleet, fleet, two_sparks):
     assert [line for line in out.splitlines() if "no change" in line] == ["spark1, spark2  no change"]
 
 
-def test_nothing_to_do(sparkfleet, fleet, two_sparks):
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"others": {"/etc/netplan/40-cx7.yaml": (RAIL,)}},
+        {"backend": "ip"},
+        {"helpers": {f"spark{n}": NotPermitted("nobody may.", means="", do="") for n in (1, 2)}},
+    ],
+)
+def test_nothing_to_do(sparkfleet, fleet, two_sparks, given):
     fleet["views"] = (view(1, "192.168.100.1/24", 9000), view(2, "192.168.100.2/24", 9000))
+    fleet.update(given)
     code, out, _ = sparkfleet("fabric", "apply", "-i", two_sparks)
     assert (code, "No change: every rail has its address." in out) == (0, True)
+
+
+def test_addresses_that_no_netplan_file_has_are_pending(sparkfleet, fleet, two_sparks):
+    """Set by hand with `ip`, they were "no change", and lost by the next reboot."""
+    fleet["views"] = (view(1, "192.168.100.1/24", 9000), view(2, "192.168.100.2/24", 9000))
+    code, out, _ = sparkfleet("fabric", "plan", "-i", two_sparks)
+    assert code == 2
+    assert f"{RAIL}: 192.168.100.1/24 is not in a netplan file, and is lost when the node reboots" in out
+    assert "Kept" in sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[1]
 
 
 @pytest.mark.parametrize("verb", ["plan", "apply"])
@@ -117,6 +135,19 @@ def test_what_was_taken_back_is_an_error_with_the_reasons(sparkfleet, fleet, two
     assert code == 1
     assert "was undone" in err
     assert "spark2: no answer." in err
+    assert "Check the cables" in err
+
+
+def test_a_rail_that_another_netplan_file_configures_is_named_when_it_fails(sparkfleet, fleet, two_sparks):
+    fleet["others"] = {"/etc/netplan/90-own.yaml": (RAIL,)}
+    fleet["applied"] = FabricOutcome(kept=False, problems=("no packets.",))
+    err = sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[2]
+    assert f"spark2: /etc/netplan/90-own.yaml also configures {RAIL}" in err
+
+
+def test_nobody_looks_at_cables_for_a_node_that_refused_the_change(sparkfleet, fleet, two_sparks):
+    fleet["applied"] = FabricOutcome(kept=False, problems=("spark1: refused.",), checked=False)
+    assert "cables" not in sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[2]
 
 
 def test_permission_is_asked_for_all_nodes_at_once(sparkfleet, fleet, two_sparks):

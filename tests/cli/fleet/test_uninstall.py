@@ -7,6 +7,9 @@ from functools import partial
 
 import pytest
 
+from sparkfleet.cli.fleet.uninstall import root_commands
+from sparkfleet.install.removal_program import OF_ROOT
+
 
 @pytest.fixture
 def run(sparkfleet, monkeypatch, tmp_path):
@@ -86,3 +89,18 @@ def test_without_the_head_nothing_is_removed(run, tmp_path):
     assert "Nothing was removed" in err
     assert "another node as `head:`" in err
     assert (tmp_path / ".local/state/sparkfleet/un").exists()
+
+
+def test_files_of_root_have_the_commands_that_end_what_they_set():
+    """The firewall closed its ports for ever: its helper was named, but neither its rules nor its unit."""
+    firewall, rails, rest = root_commands(OF_ROOT)
+    assert firewall.startswith(
+        "sudo systemctl disable --now sparkfleet-firewall.service; sudo nft delete table inet sparkfleet; sudo rm "
+    )
+    assert rails.startswith("sudo rm /etc/netplan/60-sparkfleet.yaml && sudo netplan apply")
+    named = " ".join((firewall, rails, rest)).split()
+    assert set(OF_ROOT) <= set(named)
+    assert list(root_commands(["/usr/local/sbin/sparkfleet-rails"])) == [
+        "sudo rm /usr/local/sbin/sparkfleet-rails"
+    ]
+    assert list(root_commands([])) == []
