@@ -21,9 +21,16 @@ def is_down(state: FleetState, desired: Desired) -> bool:
 
 
 def to_bring_back(state: FleetState) -> list[tuple[Desired, list[GroupKey]]]:
-    """Generations that served, of deployments that are down, each with its groups that were not given up since."""
+    """Generations that served, of deployments that are down, each with its groups that were not given up since.
+
+    One of them that has failed without that starts again by itself (`older_groups`).
+    """
+    there = {app.group for app in state.apps}
     found = [
-        (served, [group for group in served.groups if not state.standing(group).given_up])
+        (
+            served,
+            [group for group in served.groups if group not in there and not state.standing(group).given_up],
+        )
         for name, served in state.last_served.items()
         if name in state.to_run and is_down(state, state.to_run[name])
     ]
