@@ -48,6 +48,7 @@ def bring_back(state: FleetState, now: Now) -> list[Action]:
             nodes = nodes_of(served, group, state.standing(group))
             needs = needed(state, served, [group])
             is_there = state.drained.isdisjoint(nodes) and state.nodes.boots.keys() >= set(nodes)
+            is_there = is_there and state.unusable.keys().isdisjoint(nodes)
             if not is_there or not free.holds(needs):
                 continue
             free.take(needs)

@@ -336,7 +336,9 @@ class SimulatedServe:
         self, key: GroupKey, app: SimulatedApp, diagnosis: Diagnosis | None, *, was_starting: bool
     ) -> None:
         kind = "did not start" if was_starting else "died"
-        if diagnosis is None or diagnosis.cause is not Cause.TOOL:  # those are tried again for as long as it takes
+        if (
+            diagnosis is None or diagnosis.cause is not Cause.TOOL
+        ):  # those are tried again for as long as it takes
             self.failures.append((self._time.seconds, kind, key, app.order.rung))
         self._send_report(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
         app.report = None  # its process ends: it repeats nothing
