@@ -23,6 +23,8 @@ class Listening(Value):
     address: str
     port: int
     sockets: tuple[ListeningSocket, ...]
+    halted: str = ""
+    """What keeps everything in its container from running, in words; "" if something may run, and for a process."""
 
 
 Sockets = Callable[[], Awaitable[Listening | None]]
