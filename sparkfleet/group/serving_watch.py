@@ -146,8 +146,8 @@ async def health_failure(is_well: Callable[[], Awaitable[bool]], path: str) -> s
 
 
 async def stopped_process(read: Sockets) -> str:
-    """Words for a workload at whose port only stopped processes listen (SIGSTOP, a debugger), or whose container is paused or
-    has only stopped ones; "" for any other.
+    """Words for a workload at whose port only stopped processes listen (SIGSTOP, a debugger), or in whose container nothing
+    runs; "" for any other.
 
     The kernel accepts connections for a stopped process, so that clients wait, and nothing else shows it. One that is only
     busy is never stopped.

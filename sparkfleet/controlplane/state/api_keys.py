@@ -103,7 +103,7 @@ class ApiKeys:
         return key, await self._change(key, "has new limits")
 
     async def rotate(self, name_or_id: str, until: float) -> tuple[str, KeyEntry, Late]:
-        """Gives a key a new text, which is returned once; the old one is accepted `until` then, Unix seconds (`keys.rotate`).
+        """Gives a key a new text, which is returned once; the old one is accepted `until` then, Unix seconds: see `rotate`.
 
         Raises ControlError if the key does not exist.
         """
