@@ -24,7 +24,7 @@ class Listening(Value):
     port: int
     sockets: tuple[ListeningSocket, ...]
     halted: str = ""
-    """What keeps everything in its container from running, in words; "" if something may run, and for a process."""
+    """Reason for which nothing in its container runs, in words; "" if something may run, and for a process."""
 
 
 Sockets = Callable[[], Awaitable[Listening | None]]

@@ -106,7 +106,7 @@ def _require_own(status: FleetStatus, wanted: Mapping[str, int], own: Mapping[st
 
 
 def _left_of(newer: DeploymentStatus, generation: int) -> str:
-    """What goes on of a generation that a newer one has replaced, in words.
+    """Groups that go on of a generation which a newer one has replaced, in words.
 
     Groups of still earlier ones count, too: it had carried them over.
     """

@@ -1,4 +1,4 @@
-"""Names what a `down` waits for: the groups that still end, with their requests, while the controller answers."""
+"""Names the groups for which a `down` waits, with their requests, while the controller answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EndingGroups:
     def __init__(self, session: Session) -> None:
         self._session = session
         self.words = ""
-        """What still ends, in words; "" if that is nothing, or not known."""
+        """Groups that still end, in words; "" if there are none, or that is not known."""
 
     async def watch(self) -> None:
         """Reads them again and again until the controller is gone."""

@@ -20,7 +20,7 @@ _INITS = frozenset({"bash", "catatonit", "dash", "docker-init", "dumb-init", "sh
 
 
 def halted_words(container: str) -> str:
-    """What keeps everything in a container from running, as the end of a sentence; "" if something may run, or is unknown.
+    """Reason for which nothing in a container runs, as the end of a sentence; "" if something may run, or that is not known.
 
     Args:
         container: its full id.

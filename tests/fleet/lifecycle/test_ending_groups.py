@@ -1,4 +1,4 @@
-"""What a `down` waits for, in words."""
+"""Words for the groups for which a `down` waits."""
 
 import pytest
 import statuses

@@ -352,7 +352,7 @@ def processes_in(runtime: ProcessRuntime, spec: RankSpec):
 
 
 def halted(container: str) -> str:
-    """What a user reads who is not root, as docker's containers are not the node's user's."""
+    """The words for a user who is not root: docker's containers are not the node's user's."""
     os.seteuid(65534)
     try:
         return halted_words(container)
