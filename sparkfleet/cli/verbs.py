@@ -162,7 +162,12 @@ VERBS: Mapping[str, Verb] = {
     "logs": Verb(
         "deployment.logs", "logs", "Print the log of one rank of a group's engine.", VerbPanel.WATCHING
     ),
-    "usage": Verb("clients.usage", "usage", "Show requests and tokens by key and model.", VerbPanel.WATCHING),
+    "usage": Verb(
+        "clients.usage",
+        "usage",
+        "Show requests and tokens by key and model, also of a fleet that is down.",
+        VerbPanel.WATCHING,
+    ),
     "observe": Verb(
         "fleet.observe", "app", "Prometheus, Alertmanager and Grafana for the fleet.", VerbPanel.WATCHING
     ),

@@ -235,12 +235,17 @@ class Controller:
         return (*self.gateways.inputs(), nodes.boots, nodes.away_since, self.fleet.pending)
 
     async def _state(self) -> FleetState:
-        """Snapshot for the policy, with the free memory of the nodes that answer if something waits for memory."""
+        """Snapshot for the policy, with the free memory of the nodes that answer if something waits for memory, and those of
+        them on which nothing can start."""
         state = self.fleet.state()
         if not depends_on_memory(state) and not refused(state) and not to_bring_back(state):
             return state
-        found = {node.name: node.memory_available for node in await self._nodes.look()}
-        return self.fleet.state({name: memory for name, memory in found.items() if memory is not None})
+        nodes = await self._nodes.look()
+        found = {node.name: node.memory_available for node in nodes}
+        return self.fleet.state(
+            {name: memory for name, memory in found.items() if memory is not None},
+            {node.name: node.cannot_start for node in nodes if node.cannot_start},
+        )
 
     def _steady(self) -> float:
         return self._clocks().steady

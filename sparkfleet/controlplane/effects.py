@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.nodes import Nodes
@@ -37,6 +40,8 @@ from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.telemetry.metrics import ControlMetrics
+
+log = logging.getLogger(__name__)
 
 LaunchOf = Callable[[Desired, GroupKey, int], GroupLaunch]
 """The launch of a group of a deployment at this rung. Raises SparkfleetError if it has none on the present nodes."""
@@ -78,7 +83,8 @@ class Effects:
         Stores all actions first, without a pause, so that no report arrives between a decision and its storage; all or none
         of them, so that a full disk counts nothing twice.
         """
-        self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
+        with _on_a_full_disk_too(state):
+            self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
         may_come_up = any(isinstance(one, (RestartGroup, EndGroup)) for one in actions)
         ready = self._fleet.state().ready_groups() if may_come_up else frozenset()
         for action in actions:
@@ -160,7 +166,8 @@ class Effects:
                     return  # it is decided again in the next round
                 if isinstance(action, RetireGroup):  # the end of a given-up one has its event
                     # Serve may still list it as running in the next round, in which its end is decided again.
-                    await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
+                    with _on_a_full_disk_too(state):
+                        await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
                 await self._apps.retire(*group)
 
     async def _launch(self, state: FleetState, group: GroupKey) -> GroupLaunch | None:
@@ -177,3 +184,14 @@ class Effects:
             self._keep(WaitForNodes(group=group, reason=reason))
             await self._event_log.record_once(*group[:2], name_of(group), "waits", reason)
             return None
+
+
+@contextlib.contextmanager
+def _on_a_full_disk_too(state: FleetState) -> Iterator[None]:
+    """Lets a `down` go on if the disk of the store is full: it ends everything, and what was not written is not needed."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if not state.paused:
+            raise
+        log.warning("not stored while the fleet is being stopped: %s", error)

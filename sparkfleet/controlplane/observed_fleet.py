@@ -109,11 +109,14 @@ class ObservedFleet:
         """Nodes on which nothing is to be started."""
         return frozenset(one.node for one in self.store.drains.nodes())
 
-    def state(self, available: Mapping[str, int] | None = None) -> FleetState:
+    def state(
+        self, available: Mapping[str, int] | None = None, unusable: Mapping[str, str] | None = None
+    ) -> FleetState:
         """Snapshot for the policy.
 
         Args:
             available: free memory of each node that answered, bytes; left out if nothing waits for memory.
+            unusable: nodes on which no engine can start, each with the reason; left out in the same case.
         """
         state = FleetState(
             desired=self.store.deployments.desired(),
@@ -125,6 +128,7 @@ class ObservedFleet:
             older={(name, *one.member): one.candidate for name in self.to_run() for one in self.older(name)},
             nodes=self.nodes,
             available=available or {},
+            unusable=unusable or {},
             drained=self.drained(),
             pending=self.pending,
             paused=self.paused,

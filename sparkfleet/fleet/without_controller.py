@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.api_keys import KeyRow
+from sparkfleet.controlplane.state.tables.usage_ledger import UsageRow, first_day
 from sparkfleet.errors import SparkfleetError, UnreadableStateError
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.session import Session
@@ -37,3 +39,18 @@ async def stored_keys(session: Session, trouble: SparkfleetError) -> tuple[KeyRo
         raise trouble
     session.report(TroubleFound(line=f"{trouble.what} The keys are those of its store."))
     return tuple(KeyRow.model_validate_json(json.dumps(row)) for row in rows)
+
+
+async def stored_usage(session: Session, days: int, trouble: SparkfleetError) -> tuple[UsageRow, ...]:
+    """Usage of the last days in the store on the head, today included. `trouble` is an event of the session.
+
+    Raises:
+        SparkfleetError: `trouble`, if the store cannot be read.
+        NodeError: the head cannot be reached.
+    """
+    rows = (await session.access.probe(session.inventory.head, state_probe.usage))["usage"]
+    if rows is None:
+        raise trouble
+    session.report(TroubleFound(line=f"{trouble.what} The counts are those of its store."))
+    found = (UsageRow.model_validate_json(json.dumps(row)) for row in rows)
+    return tuple(row for row in found if row.day >= first_day(days, time.time()))

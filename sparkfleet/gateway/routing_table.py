@@ -68,6 +68,13 @@ class KeyEntry(Value):
     limits: KeyLimits = KeyLimits()
     former: FormerKey | None = None
     """The digest before the last rotation, while it is accepted."""
+    earlier: tuple[FormerKey, ...] = ()
+    """The digests before that one, each while it is accepted."""
+
+    @property
+    def formers(self) -> tuple[FormerKey, ...]:
+        """All digests before the present one, the newest first."""
+        return self.earlier if self.former is None else (self.former, *self.earlier)
 
 
 class GroupSpeed(Value):

@@ -23,6 +23,8 @@ class Listening(Value):
     address: str
     port: int
     sockets: tuple[ListeningSocket, ...]
+    halted: str = ""
+    """Reason for which nothing in its container runs, in words; "" if something may run, and for a process."""
 
 
 Sockets = Callable[[], Awaitable[Listening | None]]

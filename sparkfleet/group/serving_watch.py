@@ -146,7 +146,8 @@ async def health_failure(is_well: Callable[[], Awaitable[bool]], path: str) -> s
 
 
 async def stopped_process(read: Sockets) -> str:
-    """Words for a workload at whose port only stopped processes listen (SIGSTOP, a debugger); "" for any other.
+    """Words for a workload at whose port only stopped processes listen (SIGSTOP, a debugger), or in whose container nothing
+    runs; "" for any other.
 
     The kernel accepts connections for a stopped process, so that clients wait, and nothing else shows it. One that is only
     busy is never stopped.
@@ -158,7 +159,7 @@ async def stopped_process(read: Sockets) -> str:
         return ""
     pids = sorted({pid for one in now.sockets if one.port == now.port for pid in one.pids})
     if not pids or not all(map(is_stopped, pids)):
-        return ""
+        return now.halted
     return f"process {pids[0]}, which listens on port {now.port}, was stopped by a signal"
 
 

@@ -204,7 +204,7 @@ NO_CONTROLLER_NEEDED = {
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
 @pytest.mark.parametrize(
-    "path", sorted(set(ON_A_FLEET) - NO_CONTROLLER_NEEDED - {"bundle", "keys list", "logs"})
+    "path", sorted(set(ON_A_FLEET) - NO_CONTROLLER_NEEDED - {"bundle", "keys list", "logs", "usage"})
 )
 def test_a_controller_in_trouble(typed, gone, monkeypatch, path, error, code):
     async def find_controller(*_):
@@ -224,7 +224,16 @@ def test_a_controller_in_trouble(typed, gone, monkeypatch, path, error, code):
 DOWN_IS_NO_ERROR = {
     *("plan", "apply", "doctor", "down", "up", "status", "keys list", "keys rotate-internal", "restore"),
     *("models list", "models pull", "models push", "bundle", "uninstall", "selftest", "observe down"),
-    *("fabric plan", "fabric apply", "fabric firewall", "fabric measure", "move-head", "backup", "logs"),
+    *(
+        "fabric plan",
+        "fabric apply",
+        "fabric firewall",
+        "fabric measure",
+        "move-head",
+        "backup",
+        "logs",
+        "usage",
+    ),
 }
 
 

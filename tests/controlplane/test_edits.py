@@ -142,3 +142,19 @@ async def test_status_warns_of_a_stored_deployment_that_runs_code_without_a_comm
     assert warning.startswith("tiny: --trust-remote-code runs whatever code")
     await put(world, plan())
     assert world.controller.queries.status().warnings == ()
+
+
+async def test_an_edit_waits_for_a_node_on_which_nothing_can_start_and_the_old_generation_serves(world):
+    await world.put(high=20.0)
+    await world.ready(1)
+    world.nodes.available["this"] = 0
+    world.nodes.unusable["this"] = "/state cannot be written. `chmod 700 /state` permits it."
+    await world.put(high=20.0, concurrency=8)
+    await world.controller.reconcile()
+    assert {key[1]: app.status for key, app in world.apps.apps.items()} == {1: "running"}
+    assert await world.messages("waits") == [
+        "this: /state cannot be written. `chmod 700 /state` permits it. The old generation keeps running."
+    ]
+    world.nodes.unusable.clear()
+    await world.controller.reconcile()
+    assert {key[1]: app.status for key, app in world.apps.apps.items()} == {1: "retiring"}

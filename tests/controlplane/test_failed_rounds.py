@@ -191,3 +191,34 @@ async def test_a_watch_over_the_nodes_that_failed_is_taken_up_again(world, monke
         running.cancel()
     assert [(event.subject, event.message) for event in events] == [("this", "this joined the fleet")]
     assert len(calls) >= 3
+
+
+async def test_a_down_ends_the_groups_although_the_disk_is_full(world, monkeypatch):
+    """Nothing ended for a minute, after which everything was killed, requests and all."""
+    await world.put()
+    await world.ready(1)
+
+    def full(*event, **fields):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(world.store.events, "record", full)
+    monkeypatch.setattr(world.store.groups, "end_start", full)
+    world.controller.commands.pause()
+    await world.controller.round()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+
+
+async def test_on_a_full_disk_nothing_else_ends_without_its_event(world, monkeypatch):
+    await world.put()
+    await world.ready(1)
+    await world.controller.commands.remove("tiny", "me")
+
+    def full(*event, **fields):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store.events, "record", full)
+        await world.controller.round()
+    assert world.apps.apps["tiny", 1, 0].status == "running"
+    await world.controller.round()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -18,8 +19,9 @@ from sparkfleet.fleet import rank_logs
 from sparkfleet.fleet.events import TroubleFound
 from sparkfleet.fleet.rank_logs import LoggedRank, rank_log
 from sparkfleet.fleet.session import Session
-from sparkfleet.fleet.without_controller import stored_keys
+from sparkfleet.fleet.without_controller import stored_keys, stored_usage
 from sparkfleet.gateway.access.keys import generate, rotate
+from sparkfleet.gateway.report import KeyUsage
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files import state_probe
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -163,7 +165,7 @@ def filled(paths):
     limits = KeyLimits(requests_per_minute=60)
     _, key = generate("ci", limits)
     store.keys.add(key)
-    store.keys.change(rotate(key, 4e9)[1])
+    store.keys.change(rotate(key, 4e9, 0.0)[1])
     store.keys.use({key.id: 1e9})
     digests = {key.sha256, store.keys.all()[0].sha256}
     store.close()
@@ -194,7 +196,7 @@ def test_the_probes_as_a_program(paths):
     """As they run on another node: no package of ours, one file."""
     filled(paths)
     log(paths, "tiny_g1_0_0", "x\n", at=5)
-    for word in ("keys", "logs"):
+    for word in ("keys", "usage", "logs"):
         done = subprocess.run(
             [sys.executable, "-I", state_probe.__file__, "home", word],
             env=dict(os.environ),
@@ -205,14 +207,32 @@ def test_the_probes_as_a_program(paths):
         assert json.loads(done.stdout) == getattr(state_probe, word)(paths.root)
 
 
-async def test_a_fleet_without_a_store_has_no_keys(session):
+async def test_usage_is_read_from_the_store(session, paths):
+    """It was refused, although the counts are on the disk."""
+    totals = KeyUsage(key="ci", model="tiny", requests=3, uncounted=1, input=20, output=40)
+    for replica, days_ago in (("gateway", 0), ("older", 40)):
+        store = Store(paths.database, clock=lambda ago=days_ago: time.time() - ago * 86400)
+        store.usage.add(replica, [totals])
+        store.close()
+    found = await stored_usage(session, 30, session.is_down())
+    assert [(one.key, one.model, one.requests, one.uncounted, one.input, one.output) for one in found] == [
+        ("ci", "tiny", 3, 1, 20, 40)
+    ]
+    assert len(await stored_usage(session, 60, session.is_down())) == 2
+    assert session.lines[0] == "Fleet home is down: no controller answers. The counts are those of its store."
+
+
+async def test_a_fleet_without_a_store_has_no_keys_and_no_usage(session):
     assert await stored_keys(session, session.is_down()) == ()
+    assert await stored_usage(session, 30, session.is_down()) == ()
 
 
 async def test_a_store_that_cannot_be_read_is_not_taken_for_no_keys(session, paths):
     paths.database.write_bytes(b"this is no database, but it is long enough to be taken for one" * 20)
     with pytest.raises(ControlError, match="is down"):
         await stored_keys(session, session.is_down())
+    with pytest.raises(ControlError, match="is down"):
+        await stored_usage(session, 30, session.is_down())
 
 
 async def test_a_controller_in_trouble_does_not_hide_logs(session, paths, monkeypatch):

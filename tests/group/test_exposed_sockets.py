@@ -10,10 +10,12 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group import exposed_sockets
 from sparkfleet.group.exposed_sockets import Listening, elsewhere, refuse_exposed, sockets_of, watch_sockets
 from sparkfleet.group.group_launch import RankPlacement
+from sparkfleet.group.ranks import local_rank
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import RankSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.process_runtime import ProcessRuntime
 
@@ -128,8 +130,11 @@ subprocess.run([sys.executable, __file__, *os.environ["LISTENS_ON"].split(":")])
 
 
 @pytest.mark.parametrize(("address", "place"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "*")])
-async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path, address, place):
+async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(
+    tmp_path, monkeypatch, address, place
+):
     """A real supervisor, whose engine's child listens; this process listens, too."""
+    monkeypatch.setattr(local_rank, "halted_words", lambda container: f"container {container!r} is paused")
     program = tmp_path / "listens.py"
     program.write_text(LISTENS)
     own = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
@@ -158,6 +163,10 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(tmp_path
         (one,) = found.sockets
         assert (found.address, found.port) == ("127.0.0.1", fields["port"])
         assert (one.address, one.port) == (place, fields["port"])
+        assert found.halted == "container '' is paused"
+        RankFiles.of(tmp_path / "run", str(rank._id)).container.write_text("c0ffee\n")
+        monkeypatch.setattr(FleetPaths, "run", tmp_path / "run")
+        assert (await rank.sockets()).halted == "container 'c0ffee' is paused"
     finally:
         await rank.stop()
         own.close()

@@ -254,6 +254,13 @@ async def test_a_workload_is_stopped_if_each_process_at_its_port_is(sleeping):
     assert await stopped_process(listening(sleeping.pid)) == ""
 
 
+async def test_a_workload_in_a_container_in_which_nothing_runs_is_stopped():
+    async def read():
+        return Listening(address="127.0.0.1", port=5005, sockets=(), halted="its container is paused")
+
+    assert await stopped_process(read) == "its container is paused"
+
+
 FULL = 30.0
 """Seconds for which a requested token waits behind those of others: longer than a proof may take."""
 

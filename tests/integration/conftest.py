@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from fleet_guard import FleetGuard
 from live_fleet import Fleet
 from pair_fleet import Pair
 
@@ -47,6 +48,7 @@ class Live:
 
     def __init__(self, directory, real):
         self.fleet = Fleet(directory, real)
+        self._guard = FleetGuard(self.fleet)
         try:
             self.fleet.ok("up")
         except BaseException:
@@ -56,6 +58,7 @@ class Live:
     def end(self):
         """Down, and nothing is left."""
         code, out, err = self.fleet.run("down")
+        self._guard.dismiss()
         left = self.fleet.everything()
         shutil.rmtree(self.fleet.paths.run, ignore_errors=True)
         assert code == 0, f"{out}\n{err}"

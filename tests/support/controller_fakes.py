@@ -56,6 +56,8 @@ class FakeNodes:
         self.available = available
         self.boots = dict.fromkeys(available, "first")
         self.away: set[str] = set()
+        self.unusable: dict[str, str] = {}
+        """Nodes on which nothing can start, each with the reason."""
         self.swept: list[frozenset[GroupKey]] = []
         self.swept_newest: dict[str, int] = {}
 
@@ -63,7 +65,12 @@ class FakeNodes:
         """All nodes, of which those that are away have not joined."""
         return tuple(
             NodeReport(
-                name=name, joined=True, memory_available=memory, memory_total=memory, boot=self.boots[name]
+                name=name,
+                joined=True,
+                memory_available=memory,
+                memory_total=memory,
+                boot=self.boots[name],
+                cannot_start=self.unusable.get(name, ""),
             )
             if name not in self.away
             else NodeReport(name=name, joined=False)

@@ -74,10 +74,10 @@ class World:
         self.apps.become("tiny", report.generation, "failed", replica=report.replica)
         await self.controller.reconcile()
 
-    async def starts_and_fails(self, **fields):
+    async def starts_and_fails(self, cause="memory", **fields):
         """A start that fails and is tried again by Serve alone."""
         await self.controller.intake.report(report(**fields))
-        await self.controller.intake.report(diagnosed(**fields))
+        await self.controller.intake.report(diagnosed(cause, **fields))
 
     async def falls(self, times):
         """The group is ready, and fails while it serves: so many times."""

@@ -111,7 +111,8 @@ def rotate(
         str,
         typer.Option(
             "--grace",
-            help="Accept the old text for so long: 0, 30m, 12h, 7d, at most 90d. The one before it is refused at once.",
+            help="Accept the old text for so long: 0, 30m, 12h, 7d, at most 90d. Those before it keep their own end; with 0"
+            " all are refused at once.",
             metavar="TIME",
         ),
     ] = "0",

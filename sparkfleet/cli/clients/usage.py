@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Literal
 
 import typer
@@ -14,6 +14,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, UsageRow
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.without_controller import client_or_trouble, stored_usage
 
 Sum = Literal["all", "key", "model", "day"]
 _COLUMNS: dict[Sum, tuple[str, ...]] = {
@@ -31,13 +32,18 @@ def usage(
     inventory: InventoryOption = DEFAULT_INVENTORY,
     json: JsonOption = False,
 ) -> int:
-    """Show requests and tokens by key and model."""
+    """Show requests and tokens by key and model, also of a fleet that is down."""
     return run(_usage(open_session(inventory), days, by, json))
 
 
 async def _usage(session: Session, days: int, by: Sum, json: bool) -> int:
-    async with await session.controller() as client:
-        rows = await client.usage(days)
+    client, trouble = await client_or_trouble(session)
+    rows: Sequence[UsageRow]
+    if client is None:
+        rows = await stored_usage(session, days, trouble)
+    else:
+        async with client:
+            rows = await client.usage(days)
     if json:
         listed = [row.model_dump(mode="json") for row in rows]
         print_json({"version": OUTPUT_VERSION, "days": days, "usage": listed})

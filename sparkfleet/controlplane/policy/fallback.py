@@ -124,10 +124,14 @@ def answer_failure(one: FallbackCase) -> list[Action] | None:
     """Answers Serve's failure of a group: the same rung again, the next rung, or the end of its ladder."""
     if one.app.status != "failed":
         return None
-    answered_at = one.state.pending.answered.get(one.app.name)
-    # An answer without effect: the new start failed between two readings, and its reports were lost.
-    is_open = answered_at is None or one.now.steady - answered_at >= ANSWER_S
-    return _answer(one) if is_open else []
+    return _answer(one) if is_open(one.state, one.now, one.app) else []
+
+
+def is_open(state: FleetState, now: Now, app: App) -> bool:
+    """True if the failure of an application has no answer yet, or one without effect: the new start failed between two
+    readings, and its reports were lost."""
+    answered_at = state.pending.answered.get(app.name)
+    return answered_at is None or now.steady - answered_at >= ANSWER_S
 
 
 def answer_restarts(one: FallbackCase) -> list[Action] | None:

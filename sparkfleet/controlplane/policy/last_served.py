@@ -21,9 +21,16 @@ def is_down(state: FleetState, desired: Desired) -> bool:
 
 
 def to_bring_back(state: FleetState) -> list[tuple[Desired, list[GroupKey]]]:
-    """Generations that served, of deployments that are down, each with its groups that were not given up since."""
+    """Generations that served, of deployments that are down, each with its groups that were not given up since.
+
+    One of them that has failed without that starts again by itself (`older_groups`).
+    """
+    there = {app.group for app in state.apps}
     found = [
-        (served, [group for group in served.groups if not state.standing(group).given_up])
+        (
+            served,
+            [group for group in served.groups if group not in there and not state.standing(group).given_up],
+        )
         for name, served in state.last_served.items()
         if name in state.to_run and is_down(state, state.to_run[name])
     ]
@@ -41,6 +48,7 @@ def bring_back(state: FleetState, now: Now) -> list[Action]:
             nodes = nodes_of(served, group, state.standing(group))
             needs = needed(state, served, [group])
             is_there = state.drained.isdisjoint(nodes) and state.nodes.boots.keys() >= set(nodes)
+            is_there = is_there and state.unusable.keys().isdisjoint(nodes)
             if not is_there or not free.holds(needs):
                 continue
             free.take(needs)

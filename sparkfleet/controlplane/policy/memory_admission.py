@@ -1,4 +1,7 @@
-"""Admission of groups to the memory that is free beside the running ones. Granted once, in order."""
+"""Admission of groups to the memory that is free beside the running ones. Granted once, in order.
+
+None is admitted, and no older one ends for it, on a node on which it could not start.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,9 @@ def granted(state: FleetState, now: Now) -> Grants:
         blocked = roll.blocked
         for group in roll.missing:
             needs = needed(state, roll.desired, [group])
+            if group in blocked and state.unusable.keys() & needs.keys():
+                found[group] = None
+                continue
             fits = free.holds(needs) if group in blocked else True
             if fits is None and _is_held_by_gone(roll, needs.keys(), now):
                 # It is placed although a node is gone, and takes a rung without that node: no group that serves is lost.
@@ -76,16 +82,26 @@ def crowded(state: FleetState, now: Now) -> dict[GroupKey, str]:
 
 
 def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
-    """Records the wait of each generation for memory, once: for nodes that do not report theirs, or for another's to end."""
+    """Records the wait of each generation, once: for nodes that do not report their memory, or on which nothing can start,
+    or for another's end."""
     grants = granted(state, now)
     waits = [
+        WaitForMemory(
+            deployment=roll.desired.name,
+            generation=roll.desired.generation,
+            reason=f"{unusable[0]}: {state.unusable[unusable[0]]} The old generation keeps running.",
+        )
+        for roll in rolling_updates(state)
+        if (unusable := _unusable(state, roll, grants))
+    ]
+    waits += [
         WaitForMemory(
             deployment=roll.desired.name,
             generation=roll.desired.generation,
             reason=f"free memory of {', '.join(silent)} is not known; the old generation keeps running",
         )
         for roll in rolling_updates(state)
-        if (silent := _silent(state, roll, grants))
+        if (silent := _silent(state, roll, grants)) and not _unusable(state, roll, grants)
     ]
     waits += [
         WaitForMemory(deployment=name, generation=state.to_run[name].generation, reason=reason)
@@ -143,6 +159,12 @@ def _is_held_by_gone(roll: RollingUpdate, nodes: Iterable[str], now: Now) -> boo
     return bool(roll.state.nodes.gone(now) & silent) and not any(
         roll.state.is_ready(app.group) for app in roll.replaced
     )
+
+
+def _unusable(state: FleetState, roll: RollingUpdate, grants: Grants) -> list[str]:
+    """Nodes of groups that could start, and on which nothing can start."""
+    groups = [group for group in roll.missing if group in grants]
+    return sorted(needed(state, roll.desired, groups).keys() & state.unusable.keys())
 
 
 def _silent(state: FleetState, roll: RollingUpdate, grants: Grants) -> list[str]:

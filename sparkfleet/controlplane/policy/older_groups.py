@@ -1,18 +1,20 @@
 """Limits of older groups: each serves until the newest generation does, and is ended if it does not stay up itself.
 
 Ray Serve restarts a group that has served without end. One of the newest generation takes its next rung or is given up
-(`fallback`); an older one has no ladder, and if the newest generation is given up, nothing replaces it.
+(`fallback`); an older one has no ladder, and if the newest generation is given up, nothing replaces it. While a container
+tool is away neither loses anything by it: an older group starts again for as long as that takes.
 """
 
 from __future__ import annotations
 
-from sparkfleet.controlplane.policy.actions import Action, EndGroup, GiveUp, TryAgain
-from sparkfleet.controlplane.policy.fallback import CIRCLE, RESTARTS, is_in_circle
+from sparkfleet.controlplane.policy.actions import Action, EndGroup, GiveUp, RestartGroup, TryAgain
+from sparkfleet.controlplane.policy.fallback import CIRCLE, RESTARTS, is_in_circle, is_open
 from sparkfleet.controlplane.policy.ladder import TRIES
-from sparkfleet.controlplane.policy.state import FleetState, Now, older
+from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
 from sparkfleet.group.group_name import GroupKey
 
 
@@ -29,6 +31,8 @@ def end_older(state: FleetState, now: Now) -> list[Action]:
 def _end(state: FleetState, now: Now, desired: Desired, app: App) -> list[Action]:
     standing = state.standing(app.group)
     if app.status == "failed":
+        if (again := _after_tool(state, now, app)) is not None:
+            return again
         # Serve does not restart it, and a group that waits for memory waits for its end.
         why = f"it has failed, and {_newest_words(state, desired)}"
         return _end_for_good(state, app.group, why) if state.has_given_up(desired) else []
@@ -40,6 +44,20 @@ def _end(state: FleetState, now: Now, desired: Desired, app: App) -> list[Action
         return []
     words = f"{why}, so it is not started again; {_newest_words(state, desired)}"
     return _end_for_good(state, app.group, words)
+
+
+def _after_tool(state: FleetState, now: Now, app: App) -> list[Action] | None:
+    """Starts a group that serves again once more if a container tool was away at its start; None for any other."""
+    served, report = state.generation_of(app.group), state.report(app.group)
+    diagnosis = report.diagnosis if report is not None else None
+    if served is None or diagnosis is None or diagnosis.cause is not Cause.TOOL:
+        return None
+    if state.standing(app.group).given_up:
+        return None
+    if not is_open(state, now, app):
+        return []
+    nodes = nodes_of(served, app.group, state.standing(app.group))
+    return [RestartGroup(group=app.group, nodes=nodes, reason=f"{diagnosis}; trying again", answers=True)]
 
 
 def count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> list[Action]:

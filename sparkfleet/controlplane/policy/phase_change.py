@@ -14,7 +14,6 @@ from sparkfleet.controlplane.policy.fallback import BREAKER_S, STARVED_S
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.errors import Cause
-from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.rules.failure_memory import fingerprint
 
@@ -69,16 +68,20 @@ def _on_failed(state: FleetState, report: GroupReport, now: Now) -> list[Action]
             KeepStanding(group=group, standing=fallen, reason="it failed while it served"),
         ]
     failed = FailAttempt(group=group, reason="it failed while it was starting")
-    if group in state.pending.counted or _is_crowded_out(state, group):
+    if group in state.pending.counted or _is_excused(state, report):
         return [failed]
     more = standing.model_copy(update={"restarts": standing.restarts + 1})
     return [failed, KeepStanding(group=group, standing=more, reason=failed.reason)]
 
 
-def _is_crowded_out(state: FleetState, group: GroupKey) -> bool:
-    """True for a group of an older generation while a newer one, which may be given up, takes its memory."""
-    newest = state.desired.get(group[0])
-    return newest is not None and group not in newest.groups and state.is_loading(newest)
+def _is_excused(state: FleetState, report: GroupReport) -> bool:
+    """True for a group of an older generation if a container tool is away, for as long as that takes, or while a newer one,
+    which may be given up, takes its memory."""
+    newest = state.desired.get(report.deployment)
+    if newest is None or report.group in newest.groups:
+        return False
+    is_without_tool = report.diagnosis is not None and report.diagnosis.cause is Cause.TOOL
+    return is_without_tool or state.is_loading(newest)
 
 
 def _fallen(standing: Standing, report: GroupReport, now: Now) -> Standing:

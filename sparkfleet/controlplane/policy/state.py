@@ -111,6 +111,8 @@ class FleetState:
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
+    unusable: Mapping[str, str] = field(default_factory=dict)
+    """Nodes on which no engine can start, each with the reason, as far as they answered."""
     pending: Pending = field(default_factory=Pending)
     drained: frozenset[str] = frozenset()
     """Nodes on which nothing is to be started."""

@@ -24,7 +24,7 @@ from sparkfleet.runtime.boot_id import this_boot, up_s
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.log_end import log_end
 from sparkfleet.runtime.files.log_retention import prune
-from sparkfleet.runtime.files.state_files import spoilt_files, stopped_words
+from sparkfleet.runtime.files.state_files import spoilt_files, start_bar, stopped_words
 from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import (
@@ -132,6 +132,7 @@ class NodeActors:
             up_s=seen[2],
             readings=readings,
             spoilt=seen[3],
+            cannot_start=seen[4],
         )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
@@ -193,8 +194,9 @@ class NodeAgent:
         self._watchdog = WatchdogWatch(self._paths, partial(environment_of, os.getppid()))
         self._reading: asyncio.Task[None] | None = None
 
-    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, float, tuple[str, ...]]:
-        """The node's readings, JSON; its boot id, and the seconds since; what its next start needs and cannot be used.
+    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, float, tuple[str, ...], str]:
+        """The node's readings, JSON; its boot id, and the seconds since; what its next start needs and cannot be used; and
+        the reason for which no engine can start.
 
         What may take seconds is read meanwhile, for a later answer.
         """
@@ -205,7 +207,8 @@ class NodeAgent:
         # A worker's parent is its raylet, which Ray calls dead only after a minute without an answer.
         stopped = stopped_words(os.getppid(), "Ray's raylet", "nothing new starts here")
         unusable = (*spoilt, *stopped, *await self._watchdog.look())
-        return readings.model_dump_json(), this_boot(), up_s(), unusable
+        bar = await asyncio.to_thread(start_bar, self._paths)
+        return readings.model_dump_json(), this_boot(), up_s(), unusable, bar
 
     async def _read_slow(self) -> None:
         try:

@@ -37,7 +37,7 @@ class KeyRow(Value):
     """Deployments that it may use; () once it has expired."""
     limits: KeyLimits = KeyLimits()
     former_until: float | None = None
-    """Unix seconds until which the text before the last rotation is accepted; None: it is not."""
+    """Unix seconds until which a text before the last rotation is accepted; None: none is."""
 
 
 Late = frozenset[str]
@@ -79,7 +79,7 @@ class ApiKeys:
                     if may_infer(key, now) and (not one.spec.keys or key.name in one.spec.keys)
                 ),
                 limits=key.limits,
-                former_until=key.former.until if key.former is not None else None,
+                former_until=max((one.until for one in key.formers), default=None),
             )
             for key, created in self._store.keys.created()
         )
@@ -103,11 +103,11 @@ class ApiKeys:
         return key, await self._change(key, "has new limits")
 
     async def rotate(self, name_or_id: str, until: float) -> tuple[str, KeyEntry, Late]:
-        """Gives a key a new text, which is returned once; the old one is accepted `until` then, Unix seconds.
+        """Gives a key a new text, which is returned once; the old one is accepted `until` then, Unix seconds: see `rotate`.
 
         Raises ControlError if the key does not exist.
         """
-        text, key = rotate(self._known(name_or_id), until)
+        text, key = rotate(self._known(name_or_id), until, time.time())
         return text, key, await self._change(key, "rotated")
 
     async def revoke(self, name_or_id: str, request: str = "") -> tuple[str, Late]:

@@ -42,6 +42,8 @@ class NodeReport(Value):
     """Seconds since its last answer, if Ray still counts it as joined and it has answered nothing for long."""
     spoilt: tuple[str, ...] = ()
     """Things that its next start needs and cannot use, with what puts it right: files, Ray, its watchdog."""
+    cannot_start: str = ""
+    """The reason for which no engine starts on it, with what puts it right; "" if one may."""
 
     @property
     def troubles(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ class KeySettings(Value):
 
     limits: KeyLimits = KeyLimits()
     former: FormerKey | None = None
+    earlier: tuple[FormerKey, ...] = ()
 
 
 class StoreIdentity(Value):
@@ -81,11 +82,18 @@ def key_row(key: KeyEntry, since: float) -> tuple[str, str, str, str, float]:
 
 
 def key_settings(key: KeyEntry) -> str:
-    """Limits and former text of a key, as they are stored."""
-    return KeySettings(limits=key.limits, former=key.former).for_disk()
+    """Limits and former texts of a key, as they are stored."""
+    return KeySettings(limits=key.limits, former=key.former, earlier=key.earlier).for_disk()
 
 
 def key_of(id_: str, name: str, sha256: str, settings: str) -> KeyEntry:
     """Reads a key."""
     stored = KeySettings.model_validate_json(settings)
-    return KeyEntry(id=id_, name=name, sha256=sha256, limits=stored.limits, former=stored.former)
+    return KeyEntry(
+        id=id_,
+        name=name,
+        sha256=sha256,
+        limits=stored.limits,
+        former=stored.former,
+        earlier=stored.earlier,
+    )

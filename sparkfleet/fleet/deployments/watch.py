@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FactFound, FleetEvent, FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.group.group_name import short_name
+from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.diff import compare
 from sparkfleet.specs.deployment import Deployment
@@ -96,12 +96,39 @@ def _require_own(status: FleetStatus, wanted: Mapping[str, int], own: Mapping[st
     """Raises ControlError if somebody else's generation has replaced a wanted one: its state is not that of this one."""
     for one in status.deployments:
         if one.generation > wanted.get(one.name, one.generation):
+            means = f"{_left_of(one, wanted[one.name])} {_difference(one, own.get(one.name))}".strip()
             raise ControlError(
                 f"{one.name}: generation {wanted[one.name]}, which this command applied, was replaced by generation"
                 f" {one.generation} of {one.who}, {when(one.since)}.",
-                means=f"This command's generation does not serve. {_difference(one, own.get(one.name))}".strip(),
+                means=means,
                 do=f"`sparkfleet describe {one.name}` shows the newer one; the same command again plans from it.",
             )
+
+
+def _left_of(newer: DeploymentStatus, generation: int) -> str:
+    """Groups that go on of a generation which a newer one has replaced, in words.
+
+    Groups of still earlier ones count, too: it had carried them over.
+    """
+    older = [group for group in newer.groups if group.generation <= generation]
+    kept = sorted({one.group for one in older if newer.index_of(one.group) is not None})
+    serving = [one.group for one in older if one.group not in kept and one.phase is GroupPhase.READY]
+    if kept:
+        are = "goes" if len(kept) == 1 else "go"
+        return f"{_names(kept)} {are} on in generation {newer.generation}, without a restart."
+    if serving and newer.state != "ready":
+        serve = f"{_names(serving)} {'serves' if len(serving) == 1 else 'serve'}"
+        newest = f"generation {newer.generation}"
+        return (
+            f"{serve}, as {newest} did not start."
+            if newer.state == "failed"
+            else f"{serve} until {newest} is ready."
+        )
+    return f"No group of generation {generation} serves any more."
+
+
+def _names(groups: Sequence[GroupKey]) -> str:
+    return " and ".join(map(short_name, groups))
 
 
 def _difference(newer: DeploymentStatus, own: Deployment | None) -> str:

@@ -12,6 +12,7 @@ from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.controller_finder import NoControllerError
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.gateway import change_gateway, gateway_change
+from sparkfleet.fleet.lifecycle.ending_groups import EndingGroups
 from sparkfleet.fleet.node_starts import TakenDown
 from sparkfleet.fleet.nodes.node_set import without_their_nodes
 from sparkfleet.fleet.planning.step_times import (
@@ -112,13 +113,17 @@ async def take_down(session: Session, on_event: OnEvent = ignored) -> TakenDown:
         ControlError: something could not be stopped.
     """
     work = asyncio.create_task(session.lifecycle.take_down())
+    ending = EndingGroups(session)
+    watch = asyncio.create_task(ending.watch())
     try:
         while not (await asyncio.wait({work}, timeout=DOWN_LOOK_S))[0]:
-            on_event(StepRunning(step=FleetStep.STOPPING))
+            on_event(StepRunning(step=FleetStep.STOPPING, detail=ending.words))
     except asyncio.CancelledError:
         work.cancel()
-        await asyncio.gather(work, return_exceptions=True)  # its channels are about to be closed
         raise
+    finally:
+        watch.cancel()
+        await asyncio.gather(work, watch, return_exceptions=True)  # their channels are about to be closed
     return work.result()
 
 

@@ -29,11 +29,18 @@ def generate(name: str, limits: KeyLimits = _NO_LIMITS) -> tuple[str, KeyEntry]:
     return plain, entry
 
 
-def rotate(key: KeyEntry, until: float) -> tuple[str, KeyEntry]:
-    """A new text for a key, to be shown once, and its entry. The old text is accepted `until` then, Unix seconds."""
+def rotate(key: KeyEntry, until: float, now: float) -> tuple[str, KeyEntry]:
+    """A new text for a key, to be shown once, and its entry.
+
+    The old text is accepted `until` then, Unix seconds, and each one before it until its own end. If the old one is refused
+    from `now` on, those are, too.
+    """
     plain = _plain()
     former = FormerKey(sha256=key.sha256, until=until)
-    return plain, key.model_copy(update={"sha256": digest(plain.encode()), "former": former})
+    earlier = tuple(one for one in key.formers if one.until > now) if until > now else ()
+    return plain, key.model_copy(
+        update={"sha256": digest(plain.encode()), "former": former, "earlier": earlier}
+    )
 
 
 def digest(key: bytes) -> str:
@@ -77,9 +84,9 @@ def _named(headers: Headers, keys: Iterable[KeyEntry], now: float) -> KeyEntry |
         for entry in known:
             if hmac.compare_digest(mark, entry.sha256):
                 found = entry
-            former = entry.former
-            if former is not None and hmac.compare_digest(mark, former.sha256) and now < former.until:
-                found = entry
+            for former in entry.formers:
+                if hmac.compare_digest(mark, former.sha256) and now < former.until:
+                    found = entry
     return found
 
 

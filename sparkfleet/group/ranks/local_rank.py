@@ -30,8 +30,10 @@ from sparkfleet.runtime.base import (
     RankStatus,
     Runtime,
 )
+from sparkfleet.runtime.containers.halted_container import halted_words
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.ports import free_port
 from sparkfleet.runtime.processes import descendants, labelled, process, processes
@@ -174,7 +176,9 @@ class LocalRank:
             listed = await LocalChannel(self.node).run(ReadSockets.argv, timeout_s=SOCKETS_S)
             pids = await asyncio.to_thread(_processes, pid, labels(self._paths.label, str(self._id)))
             found = sockets_of(pids, port, ReadSockets.parse(listed.stdout))
-            return Listening(address=ALONE, port=port, sockets=found)  # a forwarder has the node's address
+            halted = await asyncio.to_thread(halted_words, self._container())
+            # Not the node's address: a forwarder has that.
+            return Listening(address=ALONE, port=port, sockets=found, halted=halted)
         return None
 
     async def tail(self) -> str:
@@ -204,6 +208,13 @@ class LocalRank:
     async def _is_running(self) -> bool:
         mine = (status for status in await self._runtime.list() if status.id == self._id)
         return any(status.phase in ADOPTABLE for status in mine)
+
+    def _container(self) -> str:
+        """The id of the rank's container; "" for a process."""
+        try:
+            return RankFiles.of(self._paths.run, str(self._id)).container.read_text().strip()
+        except OSError:
+            return ""
 
     @property
     def _held(self) -> Rank:

@@ -126,15 +126,26 @@ class Ranks:
             await asyncio.sleep(pause_s)
         await self._wait_for_memory(waiting)
         self._low.clear()  # a shortage before this start was not caused by it
-        port = self._launch.candidate.port  # of a custom workload, which has one rank, on this node
-        if port is not None and await asyncio.to_thread(is_taken, port):
-            lists = f"`ss -ltnp 'sport = :{port}'` there lists the program"
-            waiting(f"waiting for port {port} of {self.holders[0].node}, which is taken: {lists}")
         rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
         self._without_tool.clear()
-        started = await _gather(self._start(rank, rendezvous) for rank in self.holders)
+        naming = asyncio.create_task(self._name_port(waiting))
+        try:
+            started = await _gather(self._start(rank, rendezvous) for rank in self.holders)
+        finally:
+            await cancel(naming)
         self._taken = True
         return started
+
+    async def _name_port(self, waiting: Callable[[str], None]) -> None:
+        """Names the declared port of a custom workload, which has one rank, on this node, for as long as it is taken."""
+        port = self._launch.candidate.port
+        if port is None or not await asyncio.to_thread(is_taken, port):
+            return
+        lists = f"`ss -ltnp 'sport = :{port}'` there lists the program"
+        waiting(f"waiting for port {port} of {self.holders[0].node}, which is taken: {lists}")
+        while await asyncio.to_thread(is_taken, port):
+            await asyncio.sleep(ROOM_LOOK_S)
+        waiting("")
 
     async def _start(self, rank: RankHolder, rendezvous: int) -> RankStatus:
         try:

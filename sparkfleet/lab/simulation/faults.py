@@ -12,7 +12,7 @@ from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation.serve import DETECT_S, HANG_S, Outcome
 from sparkfleet.lab.simulation.store_place import Content
-from sparkfleet.lab.simulation.world import UserAction, World
+from sparkfleet.lab.simulation.world import UserAction, World, tool_lost
 from sparkfleet.units import GIB
 
 NAMES = ("a", "b")
@@ -63,6 +63,7 @@ class Faults:
         for name, node in self._world.fleet.nodes.items():
             node.cut = node.slow_report = False
             node.hog = 0
+            node.without_tool = False
             if not node.up:
                 self._world.fleet.power_on(name)
         self._world.time.after(30.0, self._world.start_controller)
@@ -254,6 +255,18 @@ class Faults:
         self._world.bad[key] = lambda launch: Outcome(takes, diagnosis, serves)
         self._world.time.after(chance.uniform(600, 3600), lambda: self._world.bad.pop(key, None))
 
+    def _tool_away(self) -> None:
+        """A node's container tool ends with all its containers, as in an update of its packages, and comes back later."""
+        chance = self._world.race_chance
+        name = chance.choice(self._world.names)
+        node = self._world.fleet.nodes[name]
+        node.without_tool = True
+        for key, engine in sorted(self._world.fleet.engines.items()):
+            if name in engine.nodes and engine.ready:
+                self._world.serve.lose_engine(key, tool_lost(name, began=True))
+        back_s = chance.choice((20.0, 300.0, 3000.0))
+        self._world.time.after(back_s, partial(setattr, node, "without_tool", False))
+
     def _two_of_one_plan(self) -> None:
         self._world.people.append(("race", self._world.race_chance.choice(NAMES)))
 
@@ -295,6 +308,7 @@ RACES: dict[str, Callable[[Faults], None]] = {
     "calls of Serve are slow": Faults._serve_slow,
     "calls of Serve fail": Faults._serve_fails,
     "two applied from one generation": Faults._two_of_one_plan,
+    "container tool away": Faults._tool_away,
     "rung dies again and again": Faults._rung_dies,
 }
 """Every kind of race, and faults that came later. They are drawn by themselves, so that a run without them (`race_s` is

@@ -37,6 +37,8 @@ class SimulatedNode:
     """Its memory and boot are not read in time."""
     hog: int = 0
     """Bytes that something else takes."""
+    without_tool: bool = False
+    """Its container tool is away: no engine starts there."""
     away_since: float | None = None
     """Since when Ray does not reach it; None while it does."""
     joined_since: float = 0.0

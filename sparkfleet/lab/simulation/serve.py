@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from sparkfleet.controlplane.state.status import App, AppStatus
 from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -335,7 +336,10 @@ class SimulatedServe:
         self, key: GroupKey, app: SimulatedApp, diagnosis: Diagnosis | None, *, was_starting: bool
     ) -> None:
         kind = "did not start" if was_starting else "died"
-        self.failures.append((self._time.seconds, kind, key, app.order.rung))
+        if (
+            diagnosis is None or diagnosis.cause is not Cause.TOOL
+        ):  # those are tried again for as long as it takes
+            self.failures.append((self._time.seconds, kind, key, app.order.rung))
         self._send_report(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
         app.report = None  # its process ends: it repeats nothing
         self._again(key, app)

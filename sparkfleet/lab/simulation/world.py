@@ -22,6 +22,7 @@ from sparkfleet.errors import Cause
 from sparkfleet.gateway.routing_table import GroupEntry
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.ranks.local_rank import DAEMON_S
 from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation.arrived_reports import ArrivedReports
 from sparkfleet.lab.simulation.entries import SimulatedEntries
@@ -76,6 +77,11 @@ class Report:
     ends: Counter[str] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+
+
+def tool_lost(*nodes: str, began: bool) -> Diagnosis:
+    """The diagnosis of a group whose container tool is away on these nodes."""
+    return Diagnosis(cause=Cause.TOOL, summary="its container tool is away", began=began, nodes=nodes)
 
 
 class SimulatedNodes:
@@ -288,6 +294,8 @@ class World:
         if bad is not None:
             return bad(launch)
         nodes = launch.candidate.shape.nodes
+        if without_tool := tuple(node for node in nodes if self.fleet.nodes[node].without_tool):
+            return Outcome(DAEMON_S, tool_lost(*without_tool, began=False))
         if any(self.fleet.free(node) < launch.needs for node in nodes):
             return Outcome(
                 2.0, Diagnosis(cause=Cause.MEMORY, summary="not enough memory is free", began=False)

@@ -101,11 +101,20 @@ class Container:
 
         If there is no container yet, the client gets the SIGTERM instead.
         """
-        grace = str(math.ceil(grace_s))
         made = self._id()
-        if not made or (await self._ask("stop", "-t", grace, made, extra_s=grace_s + 1))[0] != 0:
+        if not made or not await self._stop(made, grace_s):
             await self._children.terminate()
         await asyncio.wait([client], timeout=_CLIENT_S)
+
+    async def _stop(self, made: str, grace_s: float) -> bool:
+        """Stops it; False if the tool failed. Podman stops no paused container, and only such a one can be unpaused."""
+        words = ("stop", "-t", str(math.ceil(grace_s)), made)
+        code, _ = await self._ask(*words, extra_s=grace_s + 1)
+        if not code:
+            return code == 0  # None: it does not answer
+        if (await self._ask("unpause", made))[0] != 0:
+            return False
+        return (await self._ask(*words, extra_s=grace_s + 1))[0] == 0
 
     async def bury(self) -> None:
         """Reads its exit, and removes it, running or not."""
@@ -117,6 +126,8 @@ class Container:
             last = printed.strip().rpartition("\n")[2]  # podman sometimes prints a warning first
             state, _, oom_killed = last.partition(" ")
             self._exit = ContainerExit(state, oom_killed == "true")
+        if self._exit.state == "paused":
+            await self._ask("unpause", made)  # podman kills and removes no paused one
         if self._exit.alive:
             await self._ask("kill", made)  # podman's `rm --force` begins with 10 s of grace
         if (answer := await self._ask("rm", "--force", "--volumes", made))[0] != 0:

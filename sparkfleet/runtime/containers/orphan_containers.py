@@ -65,7 +65,9 @@ class OrphanContainers:
 
 
 async def _remove(one: OrphanContainer, grace_s: float) -> bool:
-    await ask(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
+    stopped = await ask(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
+    if stopped is not None and stopped.exit_code != 0:  # podman stops and removes no paused one
+        await ask((one.tool, "unpause", one.name))
     for _ in range(_REMOVALS):
         removed = await ask((one.tool, "rm", "--force", "--volumes", one.name))
         if removed is None:

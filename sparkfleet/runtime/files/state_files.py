@@ -1,4 +1,5 @@
-"""Checks what a node needs at its next start only, files of the state directory and Ray: nobody else would notice before."""
+"""Checks what a node needs at its next start only, or an engine at its, files of the state directory and Ray: nobody else
+would notice before."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths, read_secret
 
 def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     """The directory and files that are missing or cannot be used, each as a sentence with what puts it right."""
-    directory = _directory(paths.root)
+    directory = _directories(paths)
     if directory and not os.access(paths.root, os.X_OK):
         return (directory,)  # its files cannot even be looked for
     secrets = map(_secret, (paths.engine_secret, paths.ray_token))
@@ -21,6 +22,11 @@ def spoilt_files(paths: FleetPaths) -> tuple[str, ...]:
     if paths.run_address.exists():  # only the head has one; this copy is used meanwhile
         troubles.append(_json(paths.address))
     return tuple(trouble for trouble in troubles if trouble)
+
+
+def start_bar(paths: FleetPaths) -> str:
+    """The reason for which no engine starts with this state directory, with what puts it right; "" if one may."""
+    return _directories(paths) or _secret(paths.engine_secret) or _tokens(paths)
 
 
 def stopped_words(pid: int, what: str, means: str) -> tuple[str, ...]:
@@ -34,10 +40,21 @@ def stopped_words(pid: int, what: str, means: str) -> tuple[str, ...]:
     return (f"{what} is stopped, and {means}: `kill -CONT {pid}` lets it run on.",)
 
 
-def _directory(path: Path) -> str:
-    if os.access(path, os.W_OK | os.X_OK):
-        return ""
+def _directories(paths: FleetPaths) -> str:
+    """The first directory in which no start can write, in words; "" if it can in all of them."""
+    within = (one for one in (paths.ranks, paths.logs, paths.kernels) if os.path.lexists(one))
+    words = _directory(paths.root, "`sparkfleet up`")
+    return words or next(filter(None, (_directory(one, "the next start") for one in within)), "")
+
+
+def _directory(path: Path, made_by: str) -> str:
     means = "what runs goes on, and nothing can be started or changed there"
+    if os.access(path, os.W_OK | os.X_OK) and os.path.isdir(path):
+        return ""
+    if not os.path.lexists(path):
+        return f"{path} is missing: {means}. {made_by.capitalize()} makes it."
+    if os.access(path.parent, os.X_OK) and not os.path.isdir(path):
+        return f"{path} is no directory: {means}. Move it away; {made_by} makes the directory."
     return f"{path} cannot be written: {means}. {_writable_again(path)}"
 
 

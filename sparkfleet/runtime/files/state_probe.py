@@ -1,8 +1,8 @@
 """State directory of a fleet on a node, and its content. Standard library only: its source is sent to nodes.
 
 As a program with a fleet's name it prints the input of `FoundState` in `fleet/session.py`, or `{}` if the node has no state
-of that fleet. A second word, `surroundings`, `keys` or `logs`, selects the function of that name. It supports Python 3.9 and
-later, for any python3 of a node.
+of that fleet. A second word, `surroundings`, `keys`, `usage` or `logs`, selects the function of that name. It supports
+Python 3.9 and later, for any python3 of a node.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 WATCHDOG = b"sparkfleet.node_daemon.node_cli"
 """Module of the watchdog, a word of its command line: `python -m MODULE keep STATE_DIR`."""
@@ -106,26 +107,45 @@ def keys(root: Path) -> dict[str, object]:
 
     `keys` is None if the store cannot be read; it is empty if there is none.
     """
-    database = root / "sparkfleet.db"
-    try:
-        import sqlite3
-    except ImportError:
+    specs, rows = _rows(root, _SPECS), _rows(root, "SELECT * FROM keys ORDER BY since, id")
+    if specs is None or rows is None:
         return {"keys": None}
     try:
-        if not database.exists():
-            return {"keys": []}
-        with contextlib.closing(
-            sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
-        ) as store:
-            store.row_factory = sqlite3.Row
-            allowed = {name: json.loads(spec).get("keys") for name, spec in store.execute(_SPECS)}
-            rows = store.execute("SELECT * FROM keys ORDER BY since, id").fetchall()
-            return {"keys": [_key(dict(row), allowed) for row in rows]}
-    except (sqlite3.Error, OSError, ValueError, KeyError, TypeError):
+        allowed = {str(one["name"]): json.loads(str(one["spec"])).get("keys") for one in specs}
+        return {"keys": [_key(row, allowed) for row in rows]}
+    except (ValueError, KeyError, TypeError, AttributeError):
         return {"keys": None}
 
 
 _SPECS = "SELECT name, spec FROM deployments ORDER BY name"
+_USAGE = "SELECT day, key, model, requests, uncounted, input, output FROM usage ORDER BY day, key, model"
+
+
+def usage(root: Path) -> dict[str, object]:
+    """All counts in a fleet's store, for `usage` while no controller answers: input of `UsageRow`.
+
+    `usage` is None if the store cannot be read; it is empty if there is none.
+    """
+    return {"usage": _rows(root, _USAGE)}
+
+
+def _rows(root: Path, query: str) -> list[dict[str, object]] | None:
+    """The rows of a query of a fleet's store; none without a store, None if it cannot be read."""
+    database = root / "sparkfleet.db"
+    try:
+        import sqlite3
+    except ImportError:
+        return None
+    try:
+        if not database.exists():
+            return []
+        with contextlib.closing(
+            sqlite3.connect(database.as_uri() + "?mode=ro", uri=True, timeout=2)
+        ) as store:
+            store.row_factory = sqlite3.Row
+            return [dict(row) for row in store.execute(query)]
+    except (sqlite3.Error, OSError, ValueError):
+        return None
 
 
 def _key(row: dict[str, object], allowed: dict[str, list[str] | None]) -> dict[str, object]:
@@ -142,8 +162,13 @@ def _key(row: dict[str, object], allowed: dict[str, list[str] | None]) -> dict[s
         "used": row.get("used"),
         "may_use": [name for name, names in allowed.items() if not names or row["name"] in names],
         "limits": limits,
-        "former_until": (settings.get("former") or {}).get("until"),
+        "former_until": max((one["until"] for one in _formers(settings)), default=None),
     }
+
+
+def _formers(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The texts of a key before its present one; stores of earlier releases have one at most."""
+    return [one for one in (settings.get("former"), *(settings.get("earlier") or ())) if one]
 
 
 def logs(root: Path) -> dict[str, object]:
@@ -336,6 +361,6 @@ def _siblings(root: Path) -> list[Path]:
 
 
 if __name__ == "__main__":
-    probes = {"surroundings": surroundings, "keys": keys, "logs": logs}
+    probes = {"surroundings": surroundings, "keys": keys, "usage": usage, "logs": logs}
     probe = probes[sys.argv[2]] if sys.argv[2:] else found
     print(json.dumps(probe(state_root(sys.argv[1]))))

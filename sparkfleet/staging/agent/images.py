@@ -140,6 +140,9 @@ class _Images:
 
     async def _pull(self) -> None:
         if self._request.image.startswith(LOCAL):
+            if (silent := (await _asked_tools(self._request.tool))[1]) is not None:
+                silent.what = f"{self._request.image} was not found: {silent.what}"
+                raise silent
             raise StagingError(
                 f"{self._request.image} is not on this node; a localhost/ image was built on a node, no registry has it.",
                 do="Build or load it on one node (`docker load`); sparkfleet copies it to the others.",
@@ -287,24 +290,37 @@ def _digest(image: str) -> str:
 
 async def answering_tools(wanted: str) -> tuple[Tool, ...]:
     """Container tools that answer; docker does not without its daemon, or without permission for this user."""
+    answering, silent = await _asked_tools(wanted)
+    if answering:
+        return answering
+    raise silent or StagingError(
+        "neither docker nor podman is installed on this node.",
+        do="Install one of them: `sudo apt-get install podman`.",
+    )
+
+
+async def _asked_tools(wanted: str) -> tuple[tuple[Tool, ...], StagingError | None]:
+    """Container tools that answer, and the error for one that is installed and does not."""
     answering: list[Tool] = []
-    silent = ""
+    silent = None
     for tool in [tool for tool in TOOLS if wanted in ("", tool)]:
         if shutil.which(tool):
             done = await _execute((tool, "version"))
             if done.exit_code == 0:
                 answering.append(tool)
             else:
-                reason = shown(done.stderr.strip().partition("\n")[0])
-                silent = f"{tool} is installed on this node, but does not answer: {reason}."
-    if answering:
-        return tuple(answering)
-    raise StagingError(
-        silent or "neither docker nor podman is installed on this node.",
-        do="Add the user to the group docker and log in again: `sudo usermod -aG docker $USER`."
-        if silent
-        else "Install one of them: `sudo apt-get install podman`.",
-    )
+                silent = _silent(tool, done.stderr.strip().partition("\n")[0])
+    return tuple(answering), silent
+
+
+def _silent(tool: Tool, reason: str) -> StagingError:
+    if tool == "docker" and "permission denied" in reason.lower():
+        do = "Add the user to the group docker and log in again: `sudo usermod -aG docker $USER`."
+    elif tool == "docker":
+        do = "Start its daemon: `sudo systemctl start docker`; `systemctl status docker` shows why it ended."
+    else:
+        do = f"`{tool} version` on the node shows the reason."
+    return StagingError(f"{tool} is installed on this node, but does not answer: {shown(reason)}.", do=do)
 
 
 def main() -> int:

@@ -77,6 +77,7 @@ def test_it_does_not_start_if(there):
         {"available": {"this": 3}},
         {"available": {}},
         {"drained": frozenset({"this"})},
+        {"unusable": {"this": "its state directory cannot be written."}},
         {"nodes": SeenNodes(here="other", boots={"other": "b"}, looked_at=999.0)},
     ],
 )

@@ -130,3 +130,34 @@ async def test_one_that_has_failed_holds_up_no_start_that_waits_for_memory(outli
     outlived.apps.become("tiny", 1, "failed")
     await outlived.controller.reconcile()
     assert outlived.apps.apps[OLDER].status == "retiring"
+
+
+# --- while a container tool is away
+
+
+async def test_a_container_tool_that_is_away_ends_no_older_one(outlived):
+    """A desired one is tried again for as long as that takes, too."""
+    outlived.apps.become("tiny", 1, "starting")
+    for _ in range(3 * RESTARTS):
+        await outlived.starts_and_fails(cause="tool")
+        await outlived.controller.reconcile()
+    assert outlived.apps.apps[OLDER].status == "starting"
+    await outlived.ready(1)
+    assert outlived.apps.apps[OLDER].status == "running"
+
+
+async def test_one_that_serves_again_is_started_again_while_a_container_tool_is_away(outlived):
+    """Ray Serve starts none again that has not served since it was deployed."""
+    outlived.apps.become("tiny", 1, "retiring")
+    outlived.apps.finish()
+    await outlived.controller.reconcile()
+    assert outlived.apps.apps[OLDER].status == "starting", "it is brought back"
+    for _ in range(3 * RESTARTS):
+        await outlived.controller.intake.report(report())
+        started = len(outlived.apps.launches)
+        await outlived.fails("tool")
+        assert outlived.apps.apps[OLDER].status == "starting"
+        await outlived.controller.reconcile()
+        assert len(outlived.apps.launches) == started + 1, "one answer to one failure"
+    await outlived.ready(1)
+    assert (await outlived.table()).models["tiny"].apps == ("tiny--g1-0",)

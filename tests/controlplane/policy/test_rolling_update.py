@@ -205,3 +205,23 @@ def test_a_node_that_does_not_report_its_memory_holds_up_its_own_group_only():
     fleet = Fleet(old=[A, B], new=[A, B])
     del fleet.free["a"]
     assert [*fleet.act()] == ["-g1/1"]
+
+
+def test_for_a_group_that_cannot_start_on_its_node_nothing_ends_there():
+    """It ended, and no generation started: its state directory cannot be written."""
+    fleet = Fleet(old=[A, B], new=[A, B])
+    fleet.fields = {"unusable": {"b": "its state directory cannot be written."}}
+    course = []
+    for _ in range(5):
+        course += fleet.act()
+        fleet.end()
+        fleet.serve()
+    assert course == ["-g1/0", "+g2/0"]
+    fleet.fields = {}
+    assert fleet.roll() == ([["-g1/1"], ["+g2/1"]], 1)
+
+
+def test_beside_an_old_group_nothing_starts_on_a_node_on_which_it_cannot():
+    fleet = Fleet(old=[A], new=[A], free=NEEDS)
+    fleet.fields = {"unusable": {"a": "its state directory cannot be written."}}
+    assert fleet.act() == {}

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.ray import node_actor
 from sparkfleet.controlplane.ray.node_actor import HANG_S, START_S, NodeActors
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 
-SEEN = (NODE.readings.model_dump_json(), "boot", 140.0, ())
+SEEN = (NODE.readings.model_dump_json(), "boot", 140.0, (), "")
 
 
 class Cluster:

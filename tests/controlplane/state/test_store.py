@@ -91,7 +91,8 @@ def test_limits_and_former_texts_of_keys_are_stored(tmp_path, store):
     _, key = generate("ci", KeyLimits(requests_per_minute=60, priority="batch", expires=2e9))
     assert store.keys.add(key)
     assert store.keys.all() == (key,)
-    _, rotated = rotate(key, until=1e9)
+    _, rotated = rotate(key, until=1e9, now=0.0)
+    _, rotated = rotate(rotated, until=2e9, now=0.0)
     store.keys.change(rotated)
     assert store.keys.all() == (rotated,)
     assert store.keys.named(key.id) == store.keys.named("ci") == rotated

@@ -154,7 +154,31 @@ async def test_nobody_is_told_ready_for_anothers_file():
     client = Told(told, told.model_copy(update={"deployments": (newer,)}))
     with pytest.raises(ControlError, match="was replaced by generation 2 of anna@lab") as caught:
         await until_settled(client, {"a": 1}, 0, own={"a": mine})
-    assert "concurrency: 4 → 8" in caught.value.means
+    assert caught.value.means == (
+        "No group of generation 1 serves any more. The newer one has concurrency: 4 → 8."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"members": ((1, 0),)}, "g1/0 goes on in generation 2, without a restart."),
+        ({"state": "updating"}, "g1/0 serves until generation 2 is ready."),
+        ({"state": "failed"}, "g1/0 serves, as generation 2 did not start."),
+        ({"state": "ready"}, "No group of generation 1 serves any more."),
+        (
+            {"state": "starting", "groups": (group(),)},
+            "No group of generation 1 serves any more.",
+        ),
+    ],
+)
+async def test_what_is_left_of_a_generation_that_was_replaced_is_named(fields, words):
+    """It was said not to serve, while it did."""
+    there = {"generation": 2, "groups": (group(GroupPhase.READY),), "members": ((2, 0),)}
+    newer = deployment("a").model_copy(update={**there, **fields})
+    with pytest.raises(ControlError) as caught:
+        await until_settled(Told(fleet(newer)), {"a": 1}, 0)
+    assert caught.value.means == words
 
 
 @pytest.mark.parametrize("silent", [None, 12.0])

@@ -200,7 +200,7 @@ async def test_a_key_expires(open_door: OpenDoor) -> None:
 
 def test_a_rotated_key_has_two_texts_until_its_grace_ends() -> None:
     old, entry = generate("ci", KeyLimits(concurrent=3))
-    new, rotated = rotate(entry, until=100.0)
+    new, rotated = rotate(entry, until=100.0, now=0.0)
     assert (rotated.id, rotated.name, rotated.limits) == (entry.id, "ci", entry.limits)
     assert rotated.sha256 == digest(new.encode())
 
@@ -213,6 +213,24 @@ def test_a_rotated_key_has_two_texts_until_its_grace_ends() -> None:
         True,
         True,
     )
+
+
+def test_each_text_is_accepted_until_the_end_of_its_own_grace() -> None:
+    """A second rotation refused the first text, whose clients had been given a day."""
+    first, entry = generate("ci")
+    second, entry = rotate(entry, until=100.0, now=0.0)
+    third, entry = rotate(entry, until=50.0, now=10.0)
+
+    def accepted(now: float) -> list[bool]:
+        texts = (first, second, third)
+        return [authenticate([(b"x-api-key", one.encode())], [entry], now) is entry for one in texts]
+
+    assert accepted(49.0) == [True, True, True]
+    assert accepted(99.0) == [True, False, True]
+    assert accepted(100.0) == [False, False, True]
+    assert len(rotate(entry, until=200.0, now=60.0)[1].formers) == 2, "what has ended is dropped"
+    _, entry = rotate(entry, until=20.0, now=20.0)
+    assert accepted(20.0) == [False, False, False], "a rotation without a grace ends them all"
 
 
 def test_only_a_key_that_exists_is_called_expired() -> None:

@@ -84,10 +84,26 @@ async def test_a_start_that_waits_for_its_declared_port_names_it(tmp_path, monke
     world = World(tmp_path)
     candidate = world.order.candidate.model_copy(update={"port": 5005})
     world.ranks._launch = world.order.model_copy(update={"candidate": candidate})
-    monkeypatch.setattr(module, "is_taken", lambda port: port == 5005)
+    free = asyncio.Event()
+    monkeypatch.setattr(module, "is_taken", lambda port: port == 5005 and not free.is_set())
+    monkeypatch.setattr(module, "ROOM_LOOK_S", 0.0)
+    start = LocalRank.start
+
+    async def starts(rank, rendezvous):
+        """Its container tool is away until the port is free, and for longer."""
+        async with asyncio.timeout(10):
+            while len(world.waited) < 1:
+                await asyncio.sleep(0.01)
+            free.set()
+            while len(world.waited) < 2:
+                await asyncio.sleep(0.01)
+        return await start(rank, rendezvous)
+
+    monkeypatch.setattr(LocalRank, "start", starts)
     await world.take()
-    (words,) = world.waited
+    words, after = world.waited
     assert words.startswith("waiting for port 5005 of this, which is taken: `ss -ltnp 'sport = :5005'`")
+    assert after == "", "what it waits for then is another thing"
 
 
 async def test_an_image_that_is_not_there_is_missing_and_no_fault_of_the_candidate(tmp_path):

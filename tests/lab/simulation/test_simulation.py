@@ -42,7 +42,7 @@ def seed_with(words, seeds, *given, **options):
     raise AssertionError(f"no run of {list(seeds)} has: {words}")
 
 
-@pytest.mark.parametrize(("seed", "nodes"), [(4, 2), (2, 3), (3, 4)])
+@pytest.mark.parametrize(("seed", "nodes"), [(7, 2), (2, 3), (3, 4)])
 def test_the_invariants_hold(seed, nodes):
     report = simulate(seed, hours=1.0, nodes=nodes)
     assert report.violations == []

@@ -24,10 +24,11 @@ from sparkfleet.engines.base import RankCommand
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
+from sparkfleet.runtime.containers.halted_container import halted_words
 from sparkfleet.runtime.environment import labels
 from sparkfleet.runtime.exit_codes import is_out_of_memory, is_tool_lost
 from sparkfleet.runtime.process_runtime import ProcessRuntime
-from sparkfleet.runtime.processes import labelled, process
+from sparkfleet.runtime.processes import descendants, labelled, process, processes
 
 pytestmark = pytest.mark.integration
 
@@ -293,6 +294,19 @@ async def test_sweep_removes_by_label_what_nobody_remembers(tool, runtime, in_co
     assert len(await runtime.list()) == 1
 
 
+async def test_a_paused_container_that_a_killed_supervisor_left_is_removed(
+    tool, runtime, in_container, ended
+):
+    spec = in_container(STUBBORN)
+    started = await runtime.start(spec)
+    await printed(spec, "ready")
+    tool("pause", name_of(spec))
+    os.kill(supervisor_of(started), signal.SIGKILL)
+    await ended(supervisor_of(started))
+    assert await runtime.sweep(frozenset()) == (f"container {name_of(spec)} ({tool.name})",)
+    assert tool.containers() == []
+
+
 async def test_a_client_that_is_killed_takes_its_container_along(tool, running, in_container):
     spec = in_container(STUBBORN)
     rank = await running(spec)
@@ -335,6 +349,43 @@ def processes_in(runtime: ProcessRuntime, spec: RankSpec):
     found = [p for p in labelled(labels(runtime._fleet, str(spec.id))) if "echo ready" in p.command]
     assert found
     return found
+
+
+def halted(container: str) -> str:
+    """The words for a user who is not root: docker's containers are not the node's user's."""
+    os.seteuid(65534)
+    try:
+        return halted_words(container)
+    finally:
+        os.seteuid(0)
+
+
+async def until_halted(container: str, words: str) -> None:
+    async with asyncio.timeout(20):
+        while words not in halted(container) or bool(words) is not bool(halted(container)):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_container_in_which_nothing_runs_is_found_by_every_user_and_ends(tool, running, in_container):
+    """Sockets and environments of root's processes are not readable."""
+    spec = in_container("sleep 1000 & echo ready; wait", grace_s=2.0)
+    rank = await running(spec)
+    await printed(spec, "ready")
+    inspected = tool("container", "inspect", "--format", "{{.Id}} {{.State.Pid}}", name_of(spec))
+    container, _, first = inspected.strip().partition(" ")
+    assert halted(container) == ""
+    assert halted(container[:12]) == "", "no id: any process may have that in the path of its cgroup"
+    (server,) = descendants(int(first), processes())
+    os.kill(server.pid, signal.SIGSTOP)
+    await until_halted(container, f"process {server.pid} of its container was stopped by a signal")
+    os.kill(server.pid, signal.SIGCONT)
+    await until_halted(container, "")
+    tool("pause", name_of(spec))
+    await until_halted(container, "its container is paused")
+    async with asyncio.timeout(60):
+        await rank.stop()
+    assert tool.containers() == []
+    assert process(server.pid) != server
 
 
 @pytest.mark.parametrize("tool", ["docker"], indirect=True)

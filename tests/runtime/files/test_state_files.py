@@ -1,6 +1,7 @@
 """Files of the state directory that a node reads only at its next start."""
 
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
-from sparkfleet.runtime.files.state_files import spoilt_files, stopped_words
+from sparkfleet.runtime.files.state_files import spoilt_files, start_bar, stopped_words
 
 
 @pytest.fixture
@@ -48,6 +49,39 @@ def test_a_directory_that_cannot_be_written_is_named_with_what_puts_it_right(pat
     monkeypatch.setattr(os, "statvfs", lambda _: read_only)
     (words,) = spoilt_files(paths)
     assert "mounted read-only" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("root", "`sparkfleet up` makes the directory"),
+        ("logs", "the next start makes the directory"),
+        ("kernels", "the next start makes the directory"),
+    ],
+)
+def test_a_file_in_the_place_of_a_directory_is_named_and_bars_every_start(paths, name, remedy):
+    """Its mode was blamed, which was right."""
+    path = getattr(paths, name)
+    shutil.rmtree(path, ignore_errors=True)
+    path.touch()
+    (words,) = spoilt_files(paths)
+    assert words == start_bar(paths)
+    assert words.startswith(f"{path} is no directory: ")
+    assert words.endswith(f"Move it away; {remedy}.")
+
+
+def test_a_directory_that_is_gone_is_named_with_what_makes_it(paths):
+    shutil.rmtree(paths.root)
+    assert start_bar(paths).endswith("`sparkfleet up` makes it.")
+
+
+def test_what_only_ray_or_the_node_needs_bars_no_start(paths):
+    for path in (paths.ray_token, paths.role, paths.address):
+        path.unlink()
+    assert len(spoilt_files(paths)) == 3
+    assert start_bar(paths) == ""
+    paths.engine_secret.unlink()
+    assert "Put the file back" in start_bar(paths)
 
 
 def test_a_directory_of_another_user_is_named_with_both_and_nothing_in_it_is_looked_for(paths, monkeypatch):

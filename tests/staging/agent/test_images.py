@@ -184,12 +184,18 @@ def tool(tmp_path, monkeypatch):
     """A docker that has one image (or none, or another after a load), and notes what it is asked."""
     log = tmp_path / "asked"
 
-    def make(name: str = "docker", answer: str = "", version: int = 0, known: str = "*") -> None:
+    def make(
+        name: str = "docker",
+        answer: str = "",
+        version: int = 0,
+        known: str = "*",
+        words: str = "permission denied",
+    ) -> None:
         program = tmp_path / "bin" / name
         program.parent.mkdir(exist_ok=True)
         program.write_text(
             f'#!/bin/sh\necho {name} "$@" >> {log}\n'
-            f"case $1 in version) echo 'permission denied' >&2; exit {version};; esac\n"
+            f"case $1 in version) echo '{words}' >&2; exit {version};; esac\n"
             f"case $1:$2:$3 in image:inspect:{known}) {f'echo {answer!r}' if answer else 'exit 1'};;"
             " image:inspect:*) exit 1;; pull:*) test -z \"$OFFLINE\" || { echo 'no such host' >&2; exit 1; };; esac\n"
         )
@@ -285,6 +291,21 @@ def test_docker_without_permission_is_reported(tool, tmp_path):
     with pytest.raises(StagingError, match="permission denied") as refused:
         work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path), tool="docker"), LineReporter())
     assert "group docker" in refused.value.do
+
+
+def test_docker_without_its_daemon_is_reported_with_the_command_that_starts_it(tool, tmp_path):
+    words = (
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    )
+    tool("docker", version=1, words=words)
+    request = ImageRequest(action="pull", image="localhost/tts:latest", cache=str(tmp_path))
+    with pytest.raises(StagingError, match="Cannot connect") as refused:
+        work(request, LineReporter())
+    assert "systemctl start docker" in refused.value.do
+    tool("podman")
+    with pytest.raises(StagingError, match="tts:latest was not found: docker is installed") as refused:
+        work(request, LineReporter())
+    assert "systemctl start docker" in refused.value.do, "docker may have it: podman does not"
 
 
 @pytest.mark.parametrize("answer", ["no json", "[]", "{}", described(Id="x"), described(Size="big")])

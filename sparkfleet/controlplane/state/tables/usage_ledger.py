@@ -56,6 +56,11 @@ def day_of(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
 
 
+def first_day(days: int, now: float) -> str:
+    """The first of the last days, today included. `now`: Unix seconds."""
+    return _days_ago(now, max(1, days) - 1)
+
+
 class UsageLedger:
     """Usage by day, and the last totals of each gateway replica."""
 
@@ -72,7 +77,7 @@ class UsageLedger:
     def last_days(self, days: int) -> tuple[UsageRow, ...]:
         """Usage of the last days by day, key and model, today included."""
         names = ("day", "key", "model", "requests", "uncounted", "input", "output")
-        rows = self._db.execute(_READ, (_days_ago(self._db.now(), max(1, days) - 1),))
+        rows = self._db.execute(_READ, (first_day(days, self._db.now()),))
         return tuple(UsageRow(**dict(zip(names, row, strict=True))) for row in rows)
 
     def _changed(self, replica: str, totals: Iterable[KeyUsage]) -> list[KeyUsage]:
