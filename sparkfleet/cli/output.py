@@ -42,6 +42,7 @@ STATE_STYLE = {
     "updating": "yellow",
     "draining": "yellow",
     "stopping": "yellow",
+    "unloaded": "cyan",
     "failed": "red",
 }
 

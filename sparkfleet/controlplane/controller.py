@@ -27,6 +27,7 @@ from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.last_served import to_bring_back
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
 from sparkfleet.controlplane.policy.memory_retry import refused
+from sparkfleet.controlplane.policy.on_demand import awaits_memory
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.report_intake import ReportIntake
 from sparkfleet.controlplane.serve_backend import ServeBackend
@@ -232,13 +233,15 @@ class Controller:
     def _inputs(self) -> tuple[object, ...]:
         """Everything that a round depends on beside time, and memory that a generation waits for."""
         nodes = self.fleet.nodes
-        return (*self.gateways.inputs(), nodes.boots, nodes.away_since, self.fleet.pending)
+        demand = self.fleet.demand.outline()
+        return (*self.gateways.inputs(), nodes.boots, nodes.away_since, self.fleet.pending, demand)
 
     async def _state(self) -> FleetState:
         """Snapshot for the policy, with the free memory of the nodes that answer if something waits for memory, and those of
         them on which nothing can start."""
         state = self.fleet.state()
-        if not depends_on_memory(state) and not refused(state) and not to_bring_back(state):
+        reads_memory = (depends_on_memory(state), refused(state), to_bring_back(state), awaits_memory(state))
+        if not any(reads_memory):
             return state
         nodes = await self._nodes.look()
         found = {node.name: node.memory_available for node in nodes}

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.nodes import Nodes
@@ -22,11 +23,13 @@ from sparkfleet.controlplane.policy.actions import (
     KeepStanding,
     KnowBoots,
     LadderStep,
+    LoadDeployment,
     RememberFailure,
     RestartGroup,
     RetireGroup,
     StartGroup,
     StayUp,
+    UnloadDeployment,
     WaitForMemory,
     WaitForNodes,
 )
@@ -85,6 +88,7 @@ class Effects:
         """
         with _on_a_full_disk_too(state):
             self._keep(*(one for one in actions if not isinstance(one, (StartGroup, RestartGroup))))
+        state = replace(state, pending=self._fleet.pending)  # what has just been loaded is to run
         may_come_up = any(isinstance(one, (RestartGroup, EndGroup)) for one in actions)
         ready = self._fleet.state().ready_groups() if may_come_up else frozenset()
         for action in actions:
@@ -143,6 +147,10 @@ class Effects:
                 await self._event_log.record(*group[:2], name_of(group), "failed", action.reason)
             case WaitForNodes(group=group):
                 await self._event_log.record(*group[:2], name_of(group), "waits", action.reason)
+            case LoadDeployment(deployment=name, generation=generation):
+                await self._event_log.record(name, generation, name, "load", action.reason)
+            case UnloadDeployment(deployment=name, generation=generation):
+                await self._event_log.record(name, generation, name, "unload", action.reason)
             case WaitForMemory(deployment=name, generation=generation):
                 await self._event_log.record(
                     name, generation, f"{name}/g{generation}", "waits", action.reason

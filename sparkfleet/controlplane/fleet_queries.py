@@ -79,13 +79,13 @@ class FleetQueries:
 
     def _unpinned(self) -> Iterator[str]:
         """Deployments of an older release that let code of a checkpoint run without a commit."""
-        for desired in self._fleet.to_run().values():
+        for desired in self._fleet.applied().values():
             for problem in desired.code_problems:
                 yield f"{desired.name}: {problem}"
 
     def samples(self) -> Iterator[Sample]:
         """Samples of the present state, for Prometheus."""
-        yield from fleet_samples(self.status(), self._fleet.to_run(), self._store.groups.standings())
+        yield from fleet_samples(self.status(), self._fleet.applied(), self._store.groups.standings())
         yield from key_samples(self._store.keys.all())
         wrong = self._store.events.last_with(
             GroupPhase.FAILED.value, WRONG_OUTPUT, self._store.now() - CANARY_FAILURE_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 
 from sparkfleet.controlplane.node_watch import NodeWatch
@@ -145,7 +145,8 @@ class GatewayControl:
             fleet.store.writes,
             [(app.group, app.status) for app in fleet.apps],
             fleet.reports.outline(),
-            fleet.pending.waiting,
+            (fleet.pending.waiting, fleet.pending.loaded, fleet.pending.unloaded, fleet.pending.recorded),
+            fleet.demand.outline(),
             tuple(self._watch.lost()),
             fleet.forecast.ready_at(),
         )
@@ -160,22 +161,35 @@ class GatewayControl:
             lost = dict.fromkeys(lost, 0.0)
         state = fleet.state()
         return FleetSnapshot(
-            state.to_run,
+            state.applied,
             fleet.apps,
             state.reports,
             fleet.reports.fresh(),
-            failed={name for name, one in state.to_run.items() if state.has_given_up(one)},
+            failed={name for name, one in state.applied.items() if state.has_given_up(one)},
             published=self._publisher.published(),
-            passed={name: _passed(state, one) for name, one in state.to_run.items()},
+            passed={name: _passed(state, one) for name, one in state.applied.items()},
             running=running or {},
             last_served=state.last_served,
             returning={served.name: served.generation for served, _ in to_bring_back(state)},
-            stranded={name: _stranded(state, one) for name, one in state.to_run.items()},
-            lost={name: _lost(state, one, lost) for name, one in state.to_run.items()},
+            stranded={name: _stranded(state, one) for name, one in state.applied.items()},
+            lost={name: _lost(state, one, lost) for name, one in state.applied.items()},
             keyless=_keyless(state, fleet.store.keys.all(), fleet.clocks().unix),
             ready_at=fleet.forecast.ready_at(),
             drained={one.group for one in fleet.store.drains.groups()},
+            unloaded=dict(_unloaded(state)),
         )
+
+
+def _unloaded(state: FleetState) -> Iterator[tuple[str, str]]:
+    """Deployments on demand that are not to run now, with what their start depends on, in words."""
+    for name, one in state.applied.items():
+        if name in state.to_run:
+            continue
+        demand, ended = state.demand.get(name), state.pending.unloaded.get(name)
+        if demand is not None and demand.waiting_since is not None:
+            yield name, state.pending.recorded.get(f"{name}/g{one.generation}", "a request waits for it")
+        else:
+            yield name, f"{ended}; its next request starts it" if ended else "its first request starts it"
 
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:
@@ -195,7 +209,7 @@ def _keyless(state: FleetState, keys: Collection[KeyEntry], now: float) -> dict[
     usable = {key.name for key in keys if may_infer(key, now)}
     expired = {key.name: key for key in keys if is_expired(key, now)}
     found = {}
-    for name, one in state.to_run.items():
+    for name, one in state.applied.items():
         if not (listed := one.spec.keys) or not usable.isdisjoint(listed):
             continue
         old = next(filter(None, map(expired.get, listed)), None)

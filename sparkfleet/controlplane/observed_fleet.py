@@ -8,6 +8,7 @@ from dataclasses import replace
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
+from sparkfleet.controlplane.state.demand_cache import DemandCache
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.start_forecast import StartForecast
@@ -33,6 +34,7 @@ class ObservedFleet:
         """True while every group is to stop and the desired state is kept."""
         self.reports = ReportCache(lambda: clocks().steady)
         self.forecast = StartForecast(lambda: clocks().unix)
+        self.demand = DemandCache(lambda: clocks().steady)
 
     def see_nodes(self, nodes: Collection[NodeReport], began: float) -> None:
         """Takes a reading of the nodes; `began` is its start, on the monotonic clock."""
@@ -58,14 +60,15 @@ class ObservedFleet:
         self.reports.forget(kept)
         self.forecast.forget(kept)
 
-    def to_run(self) -> dict[str, Desired]:
-        """Deployments whose groups are to run: all desired ones; none while paused."""
+    def applied(self) -> dict[str, Desired]:
+        """Deployments that are to serve, those that wait for demand included; none while paused."""
         return {} if self.paused else self.store.deployments.desired()
 
     def kept(self) -> frozenset[GroupKey]:
         """Groups that are desired or still have an application."""
         there = {app.group for app in self.apps}
-        return frozenset(there.union(*(one.groups for one in self.to_run().values())))
+        loaded = FleetState(self.applied(), self.apps, pending=self.pending).to_run
+        return frozenset(there.union(*(one.groups for one in loaded.values())))
 
     def present(self) -> frozenset[GroupKey]:
         """The same, also while the fleet is being stopped: `up` starts them again."""
@@ -97,12 +100,12 @@ class ObservedFleet:
         ]
 
     def running(self) -> dict[str, tuple[RunningGroup, ...]]:
-        """Groups of each deployment that run or start, each at its rung."""
+        """Groups of each deployment that run, start, or wait for demand, each at its rung."""
         return {
             name: tuple(
                 one.at_its_rung() for one in (*self.store.deployments.running(desired), *self.older(name))
             )
-            for name, desired in self.to_run().items()
+            for name, desired in self.applied().items()
         }
 
     def drained(self) -> frozenset[str]:
@@ -125,11 +128,12 @@ class ObservedFleet:
             fresh=frozenset(report.name for report in self.reports.fresh()),
             standings=self.store.groups.standings(),
             starts=self.store.groups.starts(),
-            older={(name, *one.member): one.candidate for name in self.to_run() for one in self.older(name)},
+            older={(name, *one.member): one.candidate for name in self.applied() for one in self.older(name)},
             nodes=self.nodes,
             available=available or {},
             unusable=unusable or {},
             drained=self.drained(),
+            demand=self.demand.present(),
             pending=self.pending,
             paused=self.paused,
         )

@@ -82,6 +82,8 @@ class ReportIntake:
         """Takes a gateway replica's report of its address and its usage. True if that is stored."""
         # First: on a full disk a gateway that serves is still known.
         is_new = self._fleet.reports.gateway(report)
+        if self._fleet.demand.take(report):
+            self._wake()
         self._fleet.store.keys.use(report.keys_used)
         is_stored = self._usage.take(report)
         if is_new:

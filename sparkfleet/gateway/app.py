@@ -34,6 +34,7 @@ from sparkfleet.gateway.errors.request_errors import (
 from sparkfleet.gateway.http_responses import JSON, id_headers, refuse, refuse_websocket, respond_json
 from sparkfleet.gateway.model_list import is_model_path, model_document
 from sparkfleet.gateway.page.page_app import PageApp
+from sparkfleet.gateway.report import OnDemandUse
 from sparkfleet.gateway.reverse_proxy import ReverseProxy
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 from sparkfleet.telemetry.metrics import GatewayMetrics
@@ -133,6 +134,11 @@ class GatewayApp:
         """Number of them that wait for a free slot of a group, by model; models that none waits for are left out."""
         found = {model: self.proxy.queues.waiting(model) for model in self.table.models}
         return {model: count for model, count in found.items() if count}
+
+    @property
+    def on_demand(self) -> dict[str, OnDemandUse]:
+        """Use of each model that is on demand."""
+        return self.proxy.on_demand.uses(self.table.models.values(), self.proxy.queues.waiting)
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new requests, and waits for those in flight. True if all ended in time."""

@@ -37,6 +37,11 @@ class CandidateGroups:
     def __post_init__(self) -> None:
         object.__setattr__(self, "apps", frozenset(one.app for one in self.groups))
 
+    @property
+    def await_start(self) -> bool:
+        """True if there are none yet, because the model starts on demand."""
+        return not self.groups and self.model.awaits_start
+
     def larger_later(self, context: int) -> GroupEntry | None:
         """The group with the largest context, if it has more than this and is not ready."""
         known = [one for one in self.model.groups if one.context is not None]
@@ -49,6 +54,8 @@ class CandidateGroups:
 
     def may_begin(self, free: FreeGroups) -> bool:
         """True if a group that it may go to has a free slot. Without one it waits, whatever the forecasts are."""
+        if self.await_start:
+            return False
         if free.any_of(self.apps):
             return True
         if not self.external:
@@ -114,6 +121,8 @@ class CandidateGroups:
         return f"its engine does not serve {' with '.join(self.engine_needs)}"
 
     def _reason(self, found: list[GroupForecast]) -> str:
+        if self.await_start:
+            return "the model starts on demand: the request waits for that"
         if not found:
             return "no group can serve it"
         if (address := found[0].group.external) is None:

@@ -95,13 +95,15 @@ def _external(request: ClientRequest, model: ModelEntry, needs: Requirements) ->
 
 
 def _able(model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
-    """The ready groups that may serve a request, by their known capabilities."""
+    """The ready groups that may serve a request, by their known capabilities; none while it waits for their start."""
     lacks = lacking(model.groups, needs)
     if lacks:
         raise unable(model, lacks)
     largest = too_small(model.groups, needs)
     if largest is not None:
         raise too_long(model, needs.least_tokens, largest.context or 0, largest.name)
+    if model.awaits_start:
+        return ()
     if model.state != "ready":
         raise not_ready(model, time.time())
     ready = [group for group in model.groups if group.ready]

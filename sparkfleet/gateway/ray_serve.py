@@ -106,6 +106,9 @@ class GatewayReplica:
         self._after = take_note(note)
         self._leaving: list[asyncio.Task[None]] = []
         """Ends of servers at earlier addresses."""
+        self._news = asyncio.Event()
+        """Set if the controller is to know at once what this replica has to report."""
+        self._gateway.proxy.queues.on_start_awaited = self._news.set
         self._guard = HangGuard(HUNG_S, note)
         self._guard.start()
         steps = (
@@ -202,10 +205,13 @@ class GatewayReplica:
         await self._report()
 
     async def _register(self) -> None:
-        """Reports this replica's address to the controller, every few seconds."""
+        """Reports this replica's address to the controller, every few seconds, and if a request waits for a start."""
         while True:
+            self._news.clear()
             await self._report()
-            await asyncio.sleep(REGISTER_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REGISTER_S):
+                    await self._news.wait()
 
     def _present(self) -> EndpointCertificate | None:
         """The certificate, after a look at its files."""
@@ -226,6 +232,7 @@ class GatewayReplica:
             at=time.time(),
             waiting=sum(queued.values()),
             queued=queued,
+            on_demand=self._gateway.on_demand,
             trouble=self._trouble or (self._certificate.trouble if self._certificate is not None else ""),
             certificate=certificate,
             external_trouble=self._gateway.external_trouble,

@@ -60,6 +60,19 @@ class EntryReport(Value):
         return self.listening and not self.trouble
 
 
+class OnDemandUse(Value):
+    """Use of a deployment that is on demand, as one replica of the gateway sees it."""
+
+    in_flight: int = 0
+    """Requests in flight, those that wait for its start included."""
+    waiting: int = 0
+    """Those of them that wait for its start."""
+    idle_s: float = 0.0
+    """Seconds since its last request ended, or since the replica started if there was none; 0 while one is in flight."""
+    ready_s: float | None = None
+    """Seconds for which it has been ready; None if it is not."""
+
+
 class GatewayReport(Value):
     """A gateway replica. `at` is Unix seconds."""
 
@@ -71,6 +84,8 @@ class GatewayReport(Value):
     """Requests that wait for a free slot of a group."""
     queued: Mapping[str, int] = Field(default_factory=dict)
     """The same by model, for those that any wait for."""
+    on_demand: Mapping[str, OnDemandUse] = Field(default_factory=dict)
+    """Use of each model of its table that is on demand."""
     external_trouble: str = ""
     """Failures of endpoints outside the fleet, in words; "" for none."""
     failing: tuple[str, ...] = ()

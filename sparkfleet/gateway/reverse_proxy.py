@@ -12,6 +12,7 @@ from sparkfleet.gateway.access.response_owners import (
     StoredResponse,
     response_of,
 )
+from sparkfleet.gateway.accounting.on_demand_counter import OnDemandCounter
 from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
@@ -73,6 +74,8 @@ class ReverseProxy:
         self.limits = limits
         self.observed = ObservedGroups()
         self.queues = queues
+        self.on_demand = OnDemandCounter()
+        self.on_demand.follow(table.models.values())
         metrics.show(self._samples)
         self.observed.on_end = self.queues.pump
         self.observed.on_pause = self.queues.pump_in
@@ -86,6 +89,7 @@ class ReverseProxy:
     def follow(self, table: RoutingTable) -> None:
         """Routes by this table from now on, those that wait as well, and forgets what is not in it."""
         self.table = table
+        self.on_demand.follow(table.models.values())
         self._limiter.keep(key.id for key in table.keys)
         groups = [group for entry in table.models.values() for group in (*entry.groups, *entry.external)]
         self.observed.follow(groups, table.models)
@@ -164,10 +168,12 @@ class ReverseProxy:
                 prepared, candidates, _engine_request(request, scope, sent), receive, send, held=held
             )
             del body, sent  # only the attempts keep it, until an engine answers
+            self.on_demand.begin(candidates.model)
             try:
                 with self._metrics.in_flight.labels(record.model).track_inprogress():
                     await delivery
             finally:
+                self.on_demand.end(candidates.model)
                 if record.exchange is not None:
                     record.exchange.slot.close()
         return None

@@ -19,7 +19,7 @@ _LONGEST_RETRY_S = 3600
 _APP = re.compile(r"(.+)--(g\d+)-(\d+)")
 """The Serve application of a group: `app_name` of `controlplane/state/status.py`."""
 
-ModelState = Literal["ready", "starting", "stopped", "failed", "drained"]
+ModelState = Literal["ready", "starting", "unloaded", "stopped", "failed", "drained"]
 
 
 Priority = Literal["interactive", "batch"]
@@ -165,6 +165,13 @@ class ModelEntry(Value):
     """Repeated tokens after which a stream is ended; None: never."""
     replay: bool = False
     """True if greedy streams of a lost group are continued on another one."""
+    on_demand: bool = False
+    """True if its requests start it, and wait for that."""
+
+    @property
+    def awaits_start(self) -> bool:
+        """True if requests wait until it has started, instead of being refused."""
+        return self.on_demand and self.state in ("unloaded", "starting")
 
     def retry_s(self, now: float) -> int:
         """Seconds after which a request should be tried again. `now`: Unix seconds."""

@@ -44,9 +44,9 @@ async def start_engines(paths: FleetPaths, request: UpRequest, runtime: Runtime)
     """Stores the applied deployments, ends ranks that are no longer desired, and starts those of groups on this node alone.
 
     A group is left to the controller if its memory is not available yet (that of a rank that was just ended becomes
-    available late, and a group's actor waits for it), if its last start took this node down, or if this node is drained. If
-    the store cannot be used, or not be written, or another process works with it, nothing more is stored, ended or started:
-    the controller reports why.
+    available late, and a group's actor waits for it), if its last start took this node down, if this node is drained, or if
+    its deployment is on demand. If the store cannot be used, or not be written, or another process works with it, nothing
+    more is stored, ended or started: the controller reports why.
     """
     lock = StoreLock(paths.root)
     try:
@@ -85,7 +85,10 @@ async def _start_all(paths: FleetPaths, request: UpRequest, runtime: Runtime, st
     nodes = SeenNodes.only(NodeReport(name=here, joined=True, boot=this_boot()))
     took_down = lost(store.groups.starts(), nodes)
     is_drained = here in {one.node for one in store.drains.nodes()}
+    waits = {one.name for one in desired if one.spec.on_demand}
     for launch, _ in () if is_drained else ranks:
+        if launch.deployment in waits:
+            continue
         group = (launch.deployment, launch.generation, launch.replica)
         if len(launch.placements) == 1 and group not in took_down and available_memory() >= launch.needs:
             store.groups.begin_start(group, begun({}, (here,), nodes.boots))

@@ -271,6 +271,12 @@ class Deployment(Constraints):
     """Seconds without output after which a starting engine is considered hung. Left out: 900, and 120 for its first token. A
     start that keeps writing to its log has four times as long, at least 900, plus the time to read its weights."""
 
+    on_demand: bool = False
+    """Start with the first request, which waits for that, and give the memory to others of this kind that get requests
+    meanwhile: several models that do not fit at once then share one Spark. `idle` ends it without a request."""
+    idle: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
+    """For `on_demand`: seconds without a request after which its engines end. Left out: they go on until another
+    deployment needs their memory."""
     external: Annotated[tuple[ExternalEndpoint, ...], Field(max_length=16)] = ()
     """Endpoints outside the fleet for requests that its groups cannot serve, in this order: prompts leave the fleet."""
     loop_tokens: Annotated[int, Field(ge=64, le=100_000)] | None = None
@@ -299,6 +305,13 @@ class Deployment(Constraints):
             found = "neither is given" if self.model is None else "both are given"
             yield Problem((), f"`model` or `variants`: {found}. Expected exactly one of them.")
             return
+        if self.idle is not None and not self.on_demand:
+            yield Problem(("idle",), "given, but only `on_demand: true` has it. Expected none.")
+        if self.on_demand and self.external:
+            yield Problem(
+                ("external",),
+                "given with `on_demand: true`: its requests wait for its start. Expected one or the other.",
+            )
         if self.name in self.aliases:
             where: Where = ("aliases", self.aliases.index(self.name))
             yield Problem(where, f"{self.name} is its name already. Expected further names.")

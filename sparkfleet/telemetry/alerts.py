@@ -84,7 +84,8 @@ DEPLOYMENTS = (
         "GroupDown",
         """(sparkfleet_deployment_groups
            - on (deployment) (sum by (deployment) (sparkfleet_group_state{state="ready"})
-                              or sum by (deployment) (sparkfleet_deployment_groups) * 0)) > 0""",
+                              or sum by (deployment) (sparkfleet_deployment_groups) * 0)) > 0
+           unless on (deployment) sparkfleet_deployment_state{state="unloaded"} == 1""",
         "15m",
         "critical",
         summary="{{ $labels.deployment }}: {{ $value }} of its groups have not been ready for 15 minutes.",

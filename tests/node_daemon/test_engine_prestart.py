@@ -27,8 +27,8 @@ class Head:
         monkeypatch.setattr(engine_prestart, "available_memory", lambda: self.memory)
         monkeypatch.setattr(engine_prestart, "this_boot", lambda: self.boot)
 
-    async def up(self, *plans):
-        apply = tuple(ApplyRequest(spec=deployment(one.name), plan=one, who="me") for one in plans)
+    async def up(self, *plans, **fields):
+        apply = tuple(ApplyRequest(spec=deployment(one.name, **fields), plan=one, who="me") for one in plans)
         request = UpRequest(fleet="home", inventory=inventory(), apply=apply)
         await engine_prestart.start_engines(self.paths, request, self.runtime)
 
@@ -55,6 +55,11 @@ async def test_only_engines_whose_memory_is_free_are_started(head):
     head.memory = 102 * GIB
     await head.up()
     assert head.started == ["small", "large"]
+
+
+async def test_what_is_on_demand_waits_for_its_first_request(head):
+    await head.up(plan(), on_demand=True)
+    assert (head.started, head.store.groups.starts()) == ([], {})
 
 
 async def test_a_store_that_another_process_works_with_is_left_to_it(head):

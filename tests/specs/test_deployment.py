@@ -277,6 +277,19 @@ def test_a_size(size: str, expected: int) -> None:
     assert parse_deployment(with_line(text)).memory_bytes == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("idle: 600", "`on_demand: true`"),
+        ("on_demand: true\nidle: 5", "idle"),
+        ("on_demand: true\nexternal: [{url: 'https://api.example.com/v1', model: m}]", "external"),
+    ],
+)
+def test_fields_of_what_is_on_demand_that_contradict_it(given: str, expected: str) -> None:
+    (found,) = problems(f"name: x\nmodel: a/b\n{given}")
+    assert expected in str(found)
+
+
 def test_secrets_are_not_shown() -> None:
     found = problems(with_line("env: {HF_TOKEN: 4242, OTHER: \"4242\\n\", BAD-NAME: '4242'}"))
     assert [line.split(":")[2] for line in found] == [" env.HF_TOKEN", " env.OTHER", " env.BAD-NAME"]

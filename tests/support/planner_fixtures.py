@@ -62,8 +62,8 @@ def _checkpoints(specs):
     return {model: checkpoint for model, checkpoint in found.items() if checkpoint is not None}
 
 
-def _plan(fleet, *specs, running=None):
-    return plan_fleet(specs, fleet, _checkpoints(specs), running)
+def _plan(fleet, *specs, running=None, **more):
+    return plan_fleet(specs, fleet, _checkpoints(specs), running, **more)
 
 
 def _ask(model="Qwen/Qwen3.6-27B-FP8", name="m", **fields):

@@ -96,7 +96,7 @@ def test_a_colour_has_one_meaning(board):
         if panel["type"] == "state-timeline":
             for state in DEPLOYMENT_STATES:
                 found = [colour for legend, colour in named.items() if re.fullmatch(legend, f"tiny {state}")]
-                assert found == [{"ready": "green", "failed": "red"}.get(state, "orange")]
+                assert found == [{"ready": "green", "failed": "red", "unloaded": "gray"}.get(state, "orange")]
         elif panel["type"] == "timeseries":
             assert named == {".*predicted.*": "purple", ".*measured.*": "blue"}
 

@@ -174,6 +174,8 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
                 f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
             errors.print(f"  {RETRY}")
+        if deployment.state == "unloaded":
+            console.print(f"{deployment.name} is on demand: {deployment.detail}", markup=False)
         several = deployment.plan is not None and len(deployment.plan.groups) > 1
         for group in deployment.groups:
             if group.phase == "ready" and deployment.index_of(group.group) is not None:

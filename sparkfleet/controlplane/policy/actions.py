@@ -131,11 +131,33 @@ class StopWaiting(GroupAction):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitForMemory(Action):
-    """Hold a generation back until its nodes report their free memory."""
+class DeploymentAction(Action):
+    """An action on a deployment."""
 
     deployment: str
     generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitForMemory(DeploymentAction):
+    """Hold a generation back until its nodes report their free memory, or others have given theirs back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadDeployment(DeploymentAction):
+    """Let the groups of a deployment on demand run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnloadDeployment(DeploymentAction):
+    """Let no group of a deployment on demand run until a request comes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForgetDemand(Action):
+    """Forget if a deployment was loaded: it is no longer desired."""
+
+    deployment: str
 
 
 @dataclass(frozen=True, kw_only=True)

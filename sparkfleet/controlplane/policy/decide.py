@@ -17,6 +17,7 @@ from sparkfleet.controlplane.policy.lost_starts import count_lost_starts
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.older_groups import end_older
+from sparkfleet.controlplane.policy.on_demand import changes_by_time, load_requested, unload_unused
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
@@ -33,6 +34,8 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     learn_boots,
     count_lost_starts,
     end_barred,
+    unload_unused,
+    load_requested,
     retire_unwanted,
     wait_for_memory,
     retire_replaced,
@@ -74,6 +77,7 @@ def is_at_rest(state: FleetState) -> bool:
         or depends_on_memory(state)
         or refused(state)
         or to_bring_back(state)
+        or changes_by_time(state)
     )
 
 

@@ -127,6 +127,14 @@ class FreeMemory:
             return False
         return True if needs.keys() <= self._left.keys() else unknown
 
+    def lacking(self, needs: Mapping[str, int]) -> dict[str, int]:
+        """Bytes that are missing on each node that is known to have too little."""
+        return {
+            node: need - self._left[node]
+            for node, need in needs.items()
+            if node in self._left and self._left[node] < need
+        }
+
     def take(self, needs: Mapping[str, int]) -> None:
         """Grants memory."""
         for node in needs.keys() & self._left.keys():

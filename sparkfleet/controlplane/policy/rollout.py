@@ -2,7 +2,7 @@
 
 The rules, in order, for each deployment:
 
-1. It was deleted: its groups are retired.
+1. It was deleted, or is on demand and nothing demands it (`on_demand`): its groups are retired.
 2. A desired group does not exist: it is started; beside the older ones if memory allows, otherwise after those on its nodes
    (`rolling_update`), and not while it would need what the older ones of another deployment are about to give back.
 3. Every desired group serves: the older ones are retired.
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from sparkfleet.controlplane.policy.actions import Action, EndAttempt, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.memory_admission import crowded, granted
+from sparkfleet.controlplane.policy.on_demand import held_for_memory
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.rolling_update import RollingUpdate, rolling_updates, serving_words
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older
@@ -43,8 +44,13 @@ def forget_ended(state: FleetState, now: Now) -> list[Action]:
 
 
 def retire_unwanted(state: FleetState, now: Now) -> list[Action]:
-    """Retires groups of deleted deployments."""
-    return _retired((app for app in state.apps if app.deployment not in state.to_run), "no longer wanted")
+    """Retires groups of deployments that were deleted, or unloaded."""
+    return [
+        action
+        for app in state.apps
+        if app.deployment not in state.to_run
+        for action in _retired([app], state.pending.unloaded.get(app.deployment, "no longer wanted"))
+    ]
 
 
 def retire_replaced(state: FleetState, now: Now) -> list[Action]:
@@ -66,7 +72,7 @@ def make_room(state: FleetState, now: Now) -> list[Action]:
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
     """Starts missing groups, unless an older one has to end first."""
-    grants, held = granted(state, now), crowded(state, now)
+    grants, held = granted(state, now), crowded(state, now).keys() | held_for_memory(state)
     return [
         action
         for desired in state.to_run.values()

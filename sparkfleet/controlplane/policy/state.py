@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from sparkfleet.controlplane.state.demand import RequestDemand
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.group_name import GroupKey
@@ -82,6 +83,10 @@ class Pending:
     """Groups whose application this controller has deployed at their present rung."""
     asked_at: float | None = None
     """Time at which the wait for boot ids of nodes began (steady clock)."""
+    loaded: frozenset[str] = frozenset()
+    """Deployments on demand that are to run."""
+    unloaded: Mapping[str, str] = field(default_factory=dict)
+    """Deployments on demand that have been ended, with the reason. One that is in neither runs if it has a group."""
 
     def answered_only(self, failed: Collection[str]) -> Pending:
         """Without the answers of applications that are no longer failed."""
@@ -116,13 +121,29 @@ class FleetState:
     pending: Pending = field(default_factory=Pending)
     drained: frozenset[str] = frozenset()
     """Nodes on which nothing is to be started."""
+    demand: Mapping[str, RequestDemand] = field(default_factory=dict)
+    """Requests for each deployment that is on demand; without those of which no gateway reports."""
     paused: bool = False
     """True while every group is to stop and the desired state is kept (`sparkfleet down`)."""
 
     @property
-    def to_run(self) -> Mapping[str, Desired]:
-        """Deployments whose groups are to run: all desired ones; none while paused."""
+    def applied(self) -> Mapping[str, Desired]:
+        """Deployments that are to serve, those that wait for demand included; none while paused."""
         return {} if self.paused else self.desired
+
+    @cached_property
+    def to_run(self) -> Mapping[str, Desired]:
+        """Deployments whose groups are to run: all that serve, without those on demand that are not loaded."""
+        return {name: one for name, one in self.applied.items() if self.is_loaded(one)}
+
+    def is_loaded(self, desired: Desired) -> bool:
+        """True if a deployment is to run now: it is not on demand, or it was loaded, or one of its groups exists."""
+        name = desired.name
+        if not desired.spec.on_demand or name in self.pending.loaded:
+            return True
+        return name not in self.pending.unloaded and any(
+            app.deployment == name and app.status != "retiring" for app in self.apps
+        )
 
     def standing(self, group: GroupKey) -> Standing:
         """The group's position on its ladder."""

@@ -14,17 +14,20 @@ from sparkfleet.controlplane.policy.actions import (
     BeginAttempt,
     EndAttempt,
     FailAttempt,
+    ForgetDemand,
     ForgetGroup,
     GiveUp,
     KeepStanding,
     KnowBoots,
     LadderStep,
+    LoadDeployment,
     NextRung,
     RestartGroup,
     RetireGroup,
     StartGroup,
     StopWaiting,
     TryAgain,
+    UnloadDeployment,
     WaitForBoots,
     WaitForMemory,
     WaitForNodes,
@@ -90,6 +93,22 @@ def _waits_after(pending: Pending, action: Action) -> Pending:
             return replace(pending, waiting=_without(pending.waiting, group))
         case WaitForMemory(deployment=name, generation=generation):
             return replace(pending, recorded={**pending.recorded, f"{name}/g{generation}": action.reason})
+    return _loads_after(pending, action)
+
+
+def _loads_after(pending: Pending, action: Action) -> Pending:
+    """Deployments on demand that are loaded, and those that are not, after an action."""
+    match action:
+        case LoadDeployment(deployment=name, generation=generation):
+            unloaded = {key: why for key, why in pending.unloaded.items() if key != name}
+            recorded = {key: why for key, why in pending.recorded.items() if key != f"{name}/g{generation}"}
+            return replace(pending, loaded=pending.loaded | {name}, unloaded=unloaded, recorded=recorded)
+        case UnloadDeployment(deployment=name):
+            unloaded = {**pending.unloaded, name: action.reason}
+            return replace(pending, loaded=pending.loaded - {name}, unloaded=unloaded)
+        case ForgetDemand(deployment=name):
+            unloaded = {key: why for key, why in pending.unloaded.items() if key != name}
+            return replace(pending, loaded=pending.loaded - {name}, unloaded=unloaded)
     return pending
 
 

@@ -54,6 +54,8 @@ class FleetSnapshot:
     """By deployment with a start under way: Unix seconds at which it will probably have ended."""
     drained: Collection[GroupKey] = frozenset()
     """Groups that get no new requests."""
+    unloaded: Mapping[str, str] = field(default_factory=dict)
+    """Deployments on demand that are not to run now, with what their start depends on, in words."""
 
     def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
         """The groups that are ready and serve: the desired ones, and older ones until every desired one is ready."""
@@ -117,6 +119,7 @@ class FleetSnapshot:
             aliases=desired.spec.aliases,
             loop_tokens=desired.spec.loop_tokens,
             replay=desired.spec.replay,
+            on_demand=desired.spec.on_demand,
         )
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
@@ -144,7 +147,7 @@ class FleetSnapshot:
             return group_entry(app.name, served, at, 0)
         return group_entry(app.name, served, at, report.rung, report.measured)
 
-    def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting"], str]:
+    def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting", "unloaded"], str]:
         if desired.name in self.failed:
             older = [
                 app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
@@ -156,6 +159,8 @@ class FleetSnapshot:
                 "failed",
                 f"its engine did not start{again}; `sparkfleet describe {desired.name}` shows the reason",
             )
+        if desired.name in self.unloaded:
+            return "unloaded", self.unloaded[desired.name]
         if waits := self.stranded.get(desired.name):
             return "failed", waits
         if lost := self.lost.get(desired.name):
@@ -187,6 +192,7 @@ class FleetSnapshot:
             generation=desired.generation,
             state=state,
             detail=detail,
+            on_demand=desired.spec.on_demand,
             who=desired.who,
             since=desired.since,
             plan=desired.plan,
@@ -209,7 +215,9 @@ class FleetSnapshot:
             groups=self._groups(name),
         )
 
-    def _state(self, desired: Desired) -> tuple[Literal["ready", "starting", "updating", "failed"], str]:
+    def _state(
+        self, desired: Desired
+    ) -> tuple[Literal["ready", "starting", "updating", "failed", "unloaded"], str]:
         serving, wanted = self.serving(desired.name), desired.generation
         if not serving:
             state, detail = self._not_ready(desired)

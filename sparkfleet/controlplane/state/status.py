@@ -98,8 +98,9 @@ class DeploymentStatus(Value):
 
     name: str
     generation: int
-    state: Literal["ready", "starting", "updating", "failed", "stopping"]
+    state: Literal["ready", "starting", "updating", "failed", "stopping", "unloaded"]
     detail: str
+    on_demand: bool = False
     who: str
     since: float
     plan: DeploymentPlan | None

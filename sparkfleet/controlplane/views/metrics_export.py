@@ -19,7 +19,7 @@ from sparkfleet.telemetry import catalogue as c
 from sparkfleet.telemetry.node_readings import NodeReadings, RailReading, SlowReadings
 from sparkfleet.telemetry.samples import Sample, sample
 
-DEPLOYMENT_STATES = ("ready", "starting", "updating", "failed", "stopping")
+DEPLOYMENT_STATES = ("ready", "starting", "updating", "failed", "stopping", "unloaded")
 CANARY_READINGS = ("text_perplexity", "own_perplexity", "own_agreement", "accepted_share")
 MHZ = 10**6
 

@@ -54,7 +54,7 @@ class AppliedDeployments(NamedTuple):
     client: FleetClient
     """Of the controller, not entered."""
     settled: Mapping[str, DeploymentStatus]
-    """By name, ready or failed; empty without `wait`."""
+    """By name, ready, unloaded (on demand) or failed; empty without `wait`."""
     times: Mapping[FleetStep, float]
     """Seconds by step, in the order in which they began."""
 
@@ -130,7 +130,11 @@ def not_ready(prepared: PreparedApply) -> dict[str, int]:
     status = prepared.planned.status
     names = {one.spec.name for one in prepared.planned.decision.planned}
     found = status.deployments if status is not None else ()
-    return {one.name: one.generation for one in found if one.name in names and one.state != "ready"}
+    return {
+        one.name: one.generation
+        for one in found
+        if one.name in names and one.state not in ("ready", "unloaded")
+    }
 
 
 async def until_kept_serve(

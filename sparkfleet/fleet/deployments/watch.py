@@ -32,7 +32,7 @@ async def until_settled(
     on_event: OnEvent = ignored,
     own: Mapping[str, Deployment] = MappingProxyType({}),
 ) -> dict[str, DeploymentStatus]:
-    """Send events until every wanted deployment is ready or has failed. Returns their last status.
+    """Send events until every wanted deployment is ready, waits for demand, or has failed. Returns their last status.
 
     Args:
         client: of the controller, entered.
@@ -142,7 +142,7 @@ def _settled(status: FleetStatus, wanted: Mapping[str, int]) -> dict[str, Deploy
     return {
         d.name: d
         for d in status.deployments
-        if d.name in wanted and d.generation == wanted[d.name] and d.state in ("ready", "failed")
+        if d.name in wanted and d.generation == wanted[d.name] and d.state in ("ready", "failed", "unloaded")
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -17,6 +18,8 @@ from sparkfleet.fleet.planning.running import (
     running_groups,
     running_plans,
     silent_groups,
+    unloaded,
+    yielding,
 )
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -117,12 +120,21 @@ def planned_with(
     replace one, the plan is made without them.
     """
     own, embedded = measurements_of(status), embedded_of(specs)
-    plain = plan_fleet(specs, fleet, checkpoints, running_plans(status), embedded=embedded, resized=resized)
+    plan = partial(
+        plan_fleet,
+        specs,
+        fleet,
+        checkpoints,
+        running_plans(status),
+        embedded=embedded,
+        resized=resized,
+        yielding=yielding(status),
+        unloaded=unloaded(status),
+    )
+    plain = plan()
     if not own:
         return plain
-    informed = plan_fleet(
-        specs, fleet, checkpoints, running_plans(status), own, embedded=embedded, resized=resized
-    )
+    informed = plan(own)
     kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
     return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
 
@@ -181,11 +193,13 @@ def _planned(
             starts=len(plan.groups),
             ends=tuple(one.name for one in running or ()),
         )
-    if change.starts and change.ends:
+    if change.starts and change.ends and spec.name not in unloaded(status):
         there = running or (planned_groups(before[1]) if before else ())
         order = handover(spec, plan, there, status, retry=again)
         silent = silent_groups(spec.name, status).intersection(change.ends)
         change = change.model_copy(update={"handover": order, "silent": tuple(sorted(silent))})
+    if spec.name in unloaded(status):
+        change = change.model_copy(update={"unloaded": True})
     runs = reported(spec.name, status)
     measured = tuple(measured_lines(runs)) if runs else ()
     return PlannedDeployment(spec=spec, plan=plan, change=change, measured=measured)

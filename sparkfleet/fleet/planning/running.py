@@ -74,6 +74,21 @@ def running_plans(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
     return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
 
 
+def yielding(status: FleetStatus | None) -> frozenset[str]:
+    """Deployments on demand that are loaded: their memory is for whatever starts."""
+    found = status.deployments if status else ()
+    return frozenset(one.name for one in found if one.on_demand and one.state != "unloaded")
+
+
+def unloaded(status: FleetStatus | None) -> frozenset[str]:
+    """Deployments on demand that are not loaded: they hold no memory."""
+    return (
+        frozenset(one.name for one in status.deployments if one.state == "unloaded")
+        if status
+        else frozenset()
+    )
+
+
 def lowest_rung(name: str, status: FleetStatus | None) -> int:
     """The lowest rung, from 0, of a deployment's groups."""
     found = reported(name, status)

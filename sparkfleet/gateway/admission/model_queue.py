@@ -1,5 +1,7 @@
 """Queues in front of the groups: a request goes to an engine when the group that finishes it first has a free slot.
 
+Requests for a model that starts on demand wait here for its start, too.
+
 Waiting here instead of in an engine has three reasons: the group is chosen late, when it is known which one is free;
 interactive requests pass batch ones; and the keys take turns. A queue has a limit and a deadline, both with an honest
 `Retry-After`.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +20,7 @@ from typing import NamedTuple
 from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.errors.api_error import ApiError
-from sparkfleet.gateway.errors.model_errors import queue_full, waited_too_long
+from sparkfleet.gateway.errors.model_errors import not_ready, queue_full, waited_too_long
 from sparkfleet.gateway.observed_groups import RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast
 
@@ -25,6 +28,9 @@ WAITING = 1024
 """Requests that wait for one model, at most: an evaluation with a thousand requests at once is served."""
 LONGEST_S = 300.0
 """Seconds that a request waits at most: half of what OpenAI's and Anthropic's clients wait for an answer."""
+START_S = 570.0
+"""Seconds that a request waits for a start on demand, at most: OpenAI's and Anthropic's clients wait 600 for an answer, and
+try a 503 again by themselves."""
 _LOOKED_AT = 64
 """Waiting requests that may choose between a free group and a full one, and others, whose forecasts are made when a slot is
 free."""
@@ -55,11 +61,17 @@ class ModelQueues:
     Args:
         waiting: requests that wait for one model, at most.
         longest_s: seconds that each waits, at most.
+        start_s: the same for those that wait for a start on demand.
     """
 
-    def __init__(self, waiting: int = WAITING, longest_s: float = LONGEST_S) -> None:
+    def __init__(
+        self, waiting: int = WAITING, longest_s: float = LONGEST_S, start_s: float = START_S
+    ) -> None:
         self._most = waiting
         self._longest_s = longest_s
+        self._start_s = start_s
+        self.on_start_awaited: Callable[[], None] = lambda: None
+        """Called when the first request begins to wait for the start of a model."""
         self._waiting: dict[str, list[_Waiter]] = {}
         self._running: Counter[tuple[str, str]] = Counter()
         """Requests with a slot, by model and key."""
@@ -90,7 +102,7 @@ class ModelQueues:
         """
         candidates = first or choose()
         model = candidates.model.name
-        if model not in self._waiting:
+        if model not in self._waiting and not candidates.await_start:
             found = candidates.forecasts()
             if _has_room(found):
                 return self._grant(candidates, found)
@@ -102,6 +114,8 @@ class ModelQueues:
         self._number += 1
         waiter = _Waiter(choose, candidates, self._number)
         waiters.append(waiter)
+        if candidates.await_start and len(waiters) == 1:
+            self.on_start_awaited()
         self._serve(model)
         return await self._wait(model, waiter)
 
@@ -132,15 +146,18 @@ class ModelQueues:
             del self._running[slot.owner]
 
     async def _wait(self, model: str, waiter: _Waiter) -> QueuedSlot:
+        limit_s = self._start_s if waiter.candidates.await_start else self._longest_s
         try:
-            async with asyncio.timeout(self._longest_s):
+            async with asyncio.timeout(limit_s):
                 granted = await asyncio.shield(waiter.granted)
                 assert isinstance(granted, QueuedSlot)
                 return granted
         except TimeoutError:
             _give_back(waiter)
+            if waiter.candidates.await_start:
+                raise not_ready(waiter.candidates.model, time.time()) from None
             retry = _retry_after(waiter.candidates.forecasts(), self.waiting(model))
-            raise waited_too_long(waiter.candidates.model, self._longest_s, retry) from None
+            raise waited_too_long(waiter.candidates.model, limit_s, retry) from None
         except asyncio.CancelledError:
             _give_back(waiter)
             raise

@@ -30,7 +30,7 @@ def left_out(table: RoutingTable, controller: Controller, serve: SimulatedServe,
     leaving = {app.group for app in fleet.apps if app.status == "retiring"}
     leaving |= {one.group for one in fleet.store.drains.groups()}
     listed = {app.group for app in fleet.apps} or serve.apps.keys() - fleet.pending.deployed
-    wanted = {group for one in fleet.to_run().values() for group in one.groups}
+    wanted = {group for one in fleet.applied().values() for group in one.groups}
     for report in fleet.reports.fresh():
         serves = report.phase is GroupPhase.READY and report.group in listed
         app = app_name(*report.group)

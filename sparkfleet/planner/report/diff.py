@@ -37,6 +37,10 @@ class Change(Value):
     """A declared port on which one that starts and one that ends listen on the same node: the old one ends before."""
     expected_s: float | None = None
     """Seconds that the last start of the same took; None if there was none."""
+    on_demand: bool = False
+    """True if it is on demand: a request starts it."""
+    unloaded: bool = False
+    """True if it is on demand and does not run now: its groups are known, and neither start nor end."""
     same_model: tuple[str, ...] = ()
     """Other deployments of the same model that go on: a file whose `name` was changed starts a second one."""
 
@@ -60,7 +64,7 @@ def compare(
         replaced: names of those that end without this, because `before` has others in their place.
     """
     if before is None:
-        return Change(verb="start", name=spec.name, starts=len(plan.groups))
+        return Change(verb="start", name=spec.name, starts=len(plan.groups), on_demand=spec.on_demand)
     old_spec, old_plan = before
     there = planned_groups(old_plan) if running is None else running
     found = carried_over(plan, there)
@@ -85,6 +89,7 @@ def compare(
         starts=starts,
         ends=ends,
         port=shared_port(starting, [one.candidate for one in found.ended(there)]),
+        on_demand=spec.on_demand,
     )
 
 

@@ -6,7 +6,7 @@ for each of its variants (`deployment_planner.py`): the best candidate of its la
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -41,6 +41,8 @@ def plan_fleet(
     *,
     embedded: Mapping[str, EmbeddedModel] | None = None,
     resized: bool = False,
+    yielding: Collection[str] = (),
+    unloaded: Collection[str] = (),
 ) -> Plan:
     """The plan that serves all of `specs` on `fleet`.
 
@@ -52,8 +54,11 @@ def plan_fleet(
         measurements: those of this fleet; predictions of the same setups follow it.
         embedded: capabilities of built-in models, by name.
         resized: groups that run do not keep the share of `concurrency` that they were sized for.
+        yielding: deployments on demand among `running` that are loaded: their memory counts as free.
+        unloaded: deployments on demand among `running` that are not: they hold no memory.
 
-    Deployments that cannot be served are in `refused`, with every rejection and the nearest thing that would fit.
+    Deployments on demand have all the memory that the others leave, each of them: they take turns. Deployments that cannot
+    be served are in `refused`, with every rejection and the nearest thing that would fit.
     """
     planning = PlanningContext(
         fleet,
@@ -63,7 +68,46 @@ def plan_fleet(
         drafts=drafts_of(specs),
         embedded=dict(embedded or {}),
         resized=resized,
+        replaced=frozenset(spec.name for spec in specs),
+        yielding=frozenset(yielding),
+        unloaded=frozenset(unloaded),
     )
+    always = [spec for spec in specs if not spec.on_demand]
+    first = _planned(always, planning)
+    apart = replace(planning, beside=first.nodes)
+    return _joined(first, [_planned([spec], apart) for spec in specs if spec.on_demand], specs)
+
+
+def _joined(first: Plan, others: Sequence[Plan], specs: Sequence[Deployment]) -> Plan:
+    """One plan of several, each with one deployment on demand beside the first."""
+    if not others:
+        return first
+    names = [spec.name for spec in specs]
+    plans = (first, *others)
+    held = {(load.node, placed) for one in others for load in one.nodes for placed in load.placed}
+    nodes = [
+        load.model_copy(
+            update={
+                "on_demand": tuple(
+                    sorted(placed for node, placed in held if node == load.node and placed not in load.placed)
+                )
+            }
+        )
+        for load in first.nodes
+    ]
+    return Plan(
+        deployments=tuple(
+            sorted((one for plan in plans for one in plan.deployments), key=lambda one: names.index(one.name))
+        ),
+        refused=tuple(
+            sorted((one for plan in plans for one in plan.refused), key=lambda one: names.index(one.name))
+        ),
+        nodes=tuple(nodes),
+    )
+
+
+def _planned(specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
+    """The plan of deployments that run at once."""
     order = sorted(specs, key=lambda spec: _hardest_first(spec, planning))
     tried: list[tuple[list[Deployment], Plan]] = []
     for _ in range(ATTEMPTS):
@@ -144,7 +188,7 @@ def _crowded_out(
 
 def _finished(plan: Plan, specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
     """The plan with what every choice could hold beside all the others."""
-    ledger = MemoryLedger(planning.fleet, planning.given_back(spec.name for spec in specs))
+    ledger = MemoryLedger(planning.fleet, planning.given_back())
     for load in plan.nodes:
         for name, held in load.placed:
             ledger.put(name, (load.node,), held)
@@ -181,7 +225,10 @@ def _reaching(
 
 def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
     names = {spec.name for spec in specs}
-    ledger = MemoryLedger(planning.fleet, planning.given_back(names), planning.ports_beside(names))
+    ledger = MemoryLedger(planning.fleet, planning.given_back(), planning.ports_beside(names))
+    for load in planning.beside:
+        for name, held in load.placed:
+            ledger.put(name, (load.node,), held)
     plans: dict[str, DeploymentPlan] = {}
     refused: dict[str, InfeasibleDeployment] = {}
     for at, spec in enumerate(order):

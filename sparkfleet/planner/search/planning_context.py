@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -12,7 +12,7 @@ from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.proposal import Sizes
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
-from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, NodeLoad
 from sparkfleet.specs.deployment import TextKind
 
 
@@ -34,6 +34,14 @@ class PlanningContext:
     """Deployments for which the lower end of their memory is enough (`perf.memory.demand.fits`)."""
     resized: bool = False
     """Groups that run do not keep the share of `concurrency` that they were sized for."""
+    replaced: frozenset[str] = frozenset()
+    """Deployments that are planned: those of them that run give their memory back."""
+    yielding: frozenset[str] = frozenset()
+    """Deployments on demand that are loaded: they give their memory to whatever starts."""
+    unloaded: frozenset[str] = frozenset()
+    """Deployments on demand that are not: they hold no memory."""
+    beside: tuple[NodeLoad, ...] = ()
+    """Memory that the other deployments of the same call hold."""
 
     def embedded_model(self, model: str) -> EmbeddedModel | None:
         """A model that would run on a CPU; None if nothing is known about it."""
@@ -49,10 +57,10 @@ class PlanningContext:
         own = tuple(one for one in self.measurements if one.model == model)
         return predictor_of(checkpoint, own, drafts, predicted_content(content))
 
-    def given_back(self, names: Iterable[str]) -> dict[str, int]:
-        """Bytes per node that the running groups of these deployments give back."""
+    def given_back(self) -> dict[str, int]:
+        """Bytes per node that running groups give back: of deployments that are replaced, or on demand."""
         held: dict[str, int] = defaultdict(int)
-        for name in names:
+        for name in (self.replaced | self.yielding) - self.unloaded:
             for group in self.running[name].groups if name in self.running else ():
                 for node in group.choice.candidate.shape.nodes:
                     held[node] += int(group.choice.prediction.memory_bytes_per_rank.mid)

@@ -278,6 +278,8 @@ class NodeLoad(Value):
     """Memory for engines: free now (with what is replaced given back) minus the host's reserve."""
     placed: tuple[tuple[str, int], ...] = ()
     """By deployment."""
+    on_demand: tuple[tuple[str, int], ...] = ()
+    """The same of deployments on demand, which take turns."""
     assumed: bool = False
     """The node was not read: these are the numbers of its kind."""
 

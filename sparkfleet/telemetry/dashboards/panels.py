@@ -8,11 +8,16 @@ from sparkfleet.values import Value
 
 PanelKind = Literal["timeseries", "stat", "table", "timeline"]
 
-GOOD, WARN, BAD, PLAIN, PREDICTED = "green", "orange", "red", "blue", "purple"
-"""Colours mean the same on every dashboard: right, worth a look, wrong; measured, predicted."""
+GOOD, WARN, BAD, REST, PLAIN, PREDICTED = "green", "orange", "red", "gray", "blue", "purple"
+"""Colours mean the same on every dashboard: right, worth a look, wrong, at rest; measured, predicted."""
 
 SERIES_COLOURS = ((".*predicted.*", PREDICTED), (".*measured.*", PLAIN))
-STATE_COLOURS = ((".* ready", GOOD), (".* (starting|updating|stopping)", WARN), (".* failed", BAD))
+STATE_COLOURS = (
+    (".* ready", GOOD),
+    (".* (starting|updating|stopping)", WARN),
+    (".* failed", BAD),
+    (".* unloaded", REST),
+)
 """Colours of series by their legends: of every time series, and of every timeline of states."""
 
 TOKENS_S = "suffix:tok/s"

@@ -37,7 +37,9 @@ from sparkfleet.planner.types.plan import GroupShape
 
 NOW = Now.at(10_000.0)
 TINY = ("tiny", 1, 0)
-VALUES = tuple(f"sparkfleet.controlplane.{name}" for name in ("policy", "state.desired", "state.status"))
+VALUES = tuple(
+    f"sparkfleet.controlplane.{name}" for name in ("policy", "state.demand", "state.desired", "state.status")
+)
 
 
 def test_the_policy_reaches_no_clock_no_disk_and_no_log():

@@ -3,12 +3,31 @@ from control_values import plan as plan_of
 
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.report.diff import compare
+from sparkfleet.planner.report.explain.change import explain_change
 
 
 def test_nothing_before_is_a_start(sparks, plan, ask):
     spec = ask()
     change = compare(spec, plan(sparks(1), spec).deployments[0], None)
     assert (change.verb, change.name, change.fields) == ("start", "m", ())
+
+
+def test_a_start_on_demand_is_named_as_one(sparks, plan, ask):
+    spec = ask(on_demand=True)
+    found = plan(sparks(1), spec).of("m")
+    lines = "\n".join(explain_change(compare(spec, found, None), found))
+    assert "+ on demand  m on spark1" in lines
+    assert "its first request starts it" in lines
+    assert "1 on demand, 0 to change" in lines
+
+
+def test_a_change_of_one_that_does_not_run_restarts_nothing(sparks, plan, ask):
+    spec, after = ask(on_demand=True), ask(on_demand=True, context=8192)
+    found = plan(sparks(1), after).of("m")
+    change = compare(after, found, (spec, plan(sparks(1), spec).of("m")))
+    lines = "\n".join(explain_change(change.model_copy(update={"unloaded": True}), found))
+    assert "it does not run now: its next request starts it so" in lines
+    assert "restarts" not in lines
 
 
 def test_the_same_again_is_kept(sparks, plan, ask):

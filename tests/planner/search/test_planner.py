@@ -18,6 +18,48 @@ HALF = 64_000_000_000
 MODELS = (FP8, SMALL, "openai/gpt-oss-120b", "nvidia/Qwen3.6-27B-NVFP4", LARGE)
 
 
+class TestOnDemand:
+    """They take turns, so each has all the memory that the others leave."""
+
+    def test_two_that_fit_only_alone_are_planned_for_one_spark(self, sparks, plan, ask):
+        specs = [ask("openai/gpt-oss-120b", name, concurrency=8, on_demand=True) for name in "ab"]
+        found = plan(sparks(1), *specs)
+        alone = plan(sparks(1), specs[0])
+        assert [one.name for one in found.deployments] == ["a", "b"]
+        assert choice(found).candidate == choice(alone).candidate
+        (load,) = found.nodes
+        assert (load.placed, [name for name, _ in load.on_demand]) == ((), ["a", "b"])
+
+    def test_what_is_not_on_demand_is_placed_first_and_keeps_its_memory(self, sparks, plan, ask):
+        always = ask("openai/gpt-oss-120b", "always", concurrency=8)
+        found = plan(sparks(1), ask(FP8, "late", on_demand=True), always)
+        assert choice(plan(sparks(1), always)).candidate == found.of("always").groups[0].choice.candidate
+        (load,) = found.nodes
+        held = dict(load.placed)["always"] + dict(load.on_demand)["late"]
+        assert held <= load.usable
+        refused = plan(sparks(1), always, ask("openai/gpt-oss-120b", "late", concurrency=8, on_demand=True))
+        assert [one.name for one in refused.refused] == ["late"]
+
+    @pytest.mark.parametrize(
+        ("turns", "name"),
+        [({"yielding": ["a"]}, "b"), ({"yielding": ["a"]}, "a"), ({"unloaded": ["a"]}, "a")],
+    )
+    def test_one_that_is_loaded_gives_its_memory_to_what_is_planned_and_an_unloaded_one_holds_none(
+        self, sparks, plan, ask, turns, name
+    ):
+        specs = {one: ask("openai/gpt-oss-120b", one, concurrency=8, on_demand=True) for one in "ab"}
+        before = plan(sparks(1), specs["a"])
+        held = 0 if "unloaded" in turns else choice(before).prediction.memory_bytes_per_rank.mid
+        fleet = sparks(1)
+        node = fleet.nodes[0]
+        left = node.memory.model_copy(update={"available": node.memory.available - round(held)})
+        fleet = fleet.model_copy(update={"nodes": (node.model_copy(update={"memory": left}),)})
+        running = {"a": before.of("a")}
+        again = plan(fleet, specs[name], running=running, **turns)
+        assert choice(again).candidate.shape == choice(before).candidate.shape
+        assert again.nodes[0].usable == pytest.approx(before.nodes[0].usable, abs=2)
+
+
 class TestTogether:
     def test_unlike_deployments_get_nodes_of_their_own(self, sparks, plan, ask):
         found = plan(sparks(2), ask(FP8, "a"), ask(SMALL, "b"))

@@ -17,7 +17,7 @@ function fill(node, attributes, children) {
 // Text in which what is between two backticks is code.
 export const coded = (words) => words.split("`").map((part, index) => (index % 2 ? el("code", {}, part) : part));
 
-export const STATES = { ready: "good", running: "good", drained: "warn", starting: "warn", updating: "warn", barred: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", failed: "bad", stopped: "soft" };
+export const STATES = { ready: "good", running: "good", drained: "warn", starting: "warn", updating: "warn", barred: "warn", preparing: "warn", probing: "warn", draining: "warn", stopping: "warn", unloaded: "soft", failed: "bad", stopped: "soft" };
 export const gib = (bytes) => `${digits(bytes / 2 ** 30)} GiB`;
 // Two digits, or all before the point: as the command line has them.
 const digits = (value) => (value >= 10 ? value.toFixed(0) : String(Number(value.toPrecision(2))));

@@ -94,10 +94,10 @@ function show(view) {
   $("fleet-name").textContent = view.fleet;
   const groups = view.deployments.flatMap((one) => one.groups);
   const count = (list, want) => list.filter(want).length, sum = (list, name) => list.reduce((all, one) => all + (one[name] ?? 0), 0);
-  const gone = count(view.nodes, (one) => !one.joined), unreached = count(view.entries, (one) => !one.reached);
+  const gone = count(view.nodes, (one) => !one.joined), unreached = count(view.entries, (one) => !one.reached), unloaded = count(view.deployments, (one) => one.state === "unloaded");
   $("summary").textContent = [
     `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${gone ? `, ${gone} gone` : ""}`,
-    view.deployments.length ? `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready` : "nothing deployed",
+    view.deployments.length ? `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready${unloaded ? `, ${unloaded} on demand` : ""}` : "nothing deployed",
     `requests: ${sum(groups.filter((one) => !countsConnections(one)), "running")} running, ${sum(groups, "waiting") + sum(view.deployments, "queued")} waiting`,
     `${short(together(groups))} tok/s`,
     view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",

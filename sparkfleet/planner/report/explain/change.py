@@ -13,15 +13,17 @@ from sparkfleet.units import gb, gib, three_digits
 def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[str]:
     """The difference to the desired state: what starts or changes, on which nodes, with which weights."""
     words = {"start": "+ start", "change": "~ change", "keep": "= keep"}[change.verb]
+    waits = change.verb == "start" and change.on_demand
     counts = {verb: int(change.verb == verb) for verb in ("start", "change")}
     chosen = [group.choice for group in plan.groups] if plan and change.starts else []
     nodes = dict.fromkeys(node for rung in chosen for node in rung.candidate.shape.nodes)
     places = f" on {', '.join(nodes)}" if nodes else ""
-    lines = ["", *lines_of("changes", f"{words}  {change.name}{places}")]
+    lines = ["", *lines_of("changes", f"{'+ on demand' if waits else words}  {change.name}{places}")]
     effect = [f"  {_effect(change, chosen)}"] if change.verb == "change" else []
+    effect += ["  its first request starts it"] if waits else []
     effect += [f"  {_same_model(change)}"] if change.same_model else []
     lines += lines_of("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
-    counted = f"{counts['start']} to start, {counts['change']} to change"
+    counted = f"{counts['start']} {'on demand' if waits else 'to start'}, {counts['change']} to change"
     return lines + lines_of("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
 
 
@@ -42,6 +44,8 @@ def _verdict(plan: DeploymentPlan | None) -> str:
 
 def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     """The cost of a change: engines that start, end and go on."""
+    if change.unloaded:
+        return "it does not run now: its next request starts it so"
     goes_on = (
         f"{_names(change.keeps)} {'goes' if len(change.keeps) == 1 else 'go'} on" if change.keeps else ""
     )

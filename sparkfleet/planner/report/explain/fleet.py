@@ -99,8 +99,14 @@ def explain_measured(measured: Sequence[str]) -> list[str]:
 def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
     """Load and remaining memory of every node in use, of what engines may take there: the host keeps its own."""
     lines: list[str] = []
-    for load in (load for load in loads if load.placed):
-        placed = ", ".join(f"{name} {size / GIB:.0f}" for name, size in load.placed)
+    for load in (load for load in loads if load.placed or load.on_demand):
         left = f"{gib_of(max(0, load.left), load.usable)} for engines left"
-        lines.append(labelled("nodes" if not lines else "", f"{load.node}: {placed} GiB; {left}"))
+        held = [f"{_held(load.placed)} GiB"] if load.placed else []
+        demanded = [f"on demand: {_held(load.on_demand)} GiB"] if load.on_demand else []
+        words = "; ".join((*held, left, *demanded))
+        lines.append(labelled("nodes" if not lines else "", f"{load.node}: {words}"))
     return lines
+
+
+def _held(placed: Sequence[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {size / GIB:.0f}" for name, size in placed)

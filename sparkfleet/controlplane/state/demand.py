@@ -1,0 +1,19 @@
+"""RequestDemand for a deployment that starts with its first request: the policy decides from it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class RequestDemand(NamedTuple):
+    """Requests for a deployment that is on demand."""
+
+    in_flight: int
+    """Requests in flight, those that wait for its start included."""
+    waiting_since: float | None
+    """Time since which any waits for its start (steady clock); None: none does."""
+    used_at: float
+    """Time at which the last one ended, or at which the gateway began to count if there was none; the present if one is in
+    flight (steady clock)."""
+    ready_since: float | None
+    """Time since which it is ready (steady clock); None: it is not."""

@@ -1,0 +1,320 @@
+"""Deployments on demand: loaded for a request, unloaded without one or for another, and nothing ended for nothing."""
+
+from dataclasses import replace
+
+import pytest
+from control_values import deployment, plan
+from policy_world import PolicyWorld, seen
+
+from sparkfleet.controlplane.policy.actions import (
+    LoadDeployment,
+    RetireGroup,
+    StartGroup,
+    UnloadDeployment,
+    WaitForMemory,
+)
+from sparkfleet.controlplane.policy.decide import is_at_rest
+from sparkfleet.controlplane.policy.on_demand import (
+    LEAST_SERVED_S,
+    UNUSED_S,
+    changes_by_time,
+    duration,
+)
+from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.controlplane.state.demand import RequestDemand
+from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.units import GIB
+
+TOTAL = 100
+NO_ROOM = ", which is more than is free, and nothing that could end for it holds as much"
+
+
+def on_demand(name, gib=80, **fields):
+    return wanted(name, gib, on_demand=True, **fields)
+
+
+def wanted(name, gib, **fields):
+    made = plan(name, mid=gib * GIB)
+    spec = deployment(name).model_copy(update=fields)
+    return Desired(spec=spec, plan=made, generation=1, who="me", since=0.0)
+
+
+class DemandWorld(PolicyWorld):
+    """One node, on which groups hold what they are predicted to hold at most, and requests that a test sets."""
+
+    def __init__(self, *each, **more):
+        super().__init__(
+            FleetState(desired={one.name: one for one in each}, nodes=seen(this="first")), **more
+        )
+        self.requests = {}
+        """Requests in flight, by deployment."""
+        self.ended = {}
+        self.waiting_since = {}
+        self.ready_since = {}
+
+    def request(self, name, count=1):
+        """Requests for a deployment that do not end by themselves; 0: they have ended."""
+        self.requests[name] = count
+        if not count:
+            self.ended[name] = self.seconds
+            self.waiting_since.pop(name, None)
+
+    def round(self):
+        served = {app.deployment for app in self.state.apps if app.status == "running"}
+        demand = {}
+        for name, one in self.state.desired.items():
+            if one.spec.on_demand:
+                count = self.requests.get(name, 0)
+                if count and name not in served:
+                    self.waiting_since.setdefault(name, self.seconds)
+                else:
+                    self.waiting_since.pop(name, None)
+                used_at = self.seconds if count else self.ended.get(name, 0.0)
+                ready_since = self.ready_since.setdefault(name, self.seconds) if name in served else None
+                if name not in served:
+                    self.ready_since.pop(name, None)
+                demand[name] = RequestDemand(count, self.waiting_since.get(name), used_at, ready_since)
+        held = sum(
+            self.state.desired[app.deployment].plan.groups[0].choice.prediction.memory_bytes_per_rank.high
+            for app in self.state.apps
+            if app.deployment in self.state.desired
+        )
+        self.state = replace(self.state, demand=demand, available={"this": max(0, TOTAL * GIB - int(held))})
+        return super().round()
+
+    def rounds(self, seconds):
+        """All actions of so many seconds."""
+        return [action for _ in range(int(seconds)) for action in self.round()]
+
+    @property
+    def running(self):
+        return {app.deployment for app in self.state.apps if app.status == "running"}
+
+
+def unloads(actions):
+    return [(one.deployment, one.reason) for one in actions if isinstance(one, UnloadDeployment)]
+
+
+def test_it_starts_with_the_first_request_and_not_before():
+    world = DemandWorld(on_demand("a"))
+    assert world.rounds(5) == []
+    world.request("a")
+    (load, start) = [one for one in world.round() if isinstance(one, LoadDeployment | StartGroup)]
+    assert (load.deployment, load.reason) == ("a", "a request waits for it")
+    assert start.group == ("a", 1, 0)
+    world.round()
+    assert world.running == {"a"}
+
+
+def test_without_a_limit_it_stays_and_with_one_it_ends_when_nobody_has_used_it_for_so_long():
+    for idle, ends in ((None, []), (30, [("a", "no request for 30 s")])):
+        world = DemandWorld(on_demand("a", idle=idle))
+        world.request("a")
+        world.rounds(40)
+        assert world.running == {"a"}, "a request is in flight"
+        world.request("a", 0)
+        assert unloads(world.rounds(29)) == []
+        assert unloads(world.rounds(5)) == ends
+        assert world.running == (set() if ends else {"a"})
+
+
+def test_a_start_whose_client_has_left_ends_and_then_counts_as_unused():
+    world = DemandWorld(on_demand("a", idle=30))
+    world.request("a")
+    world.round()
+    world.request("a", 0)
+    assert unloads(world.rounds(25)) == []
+    assert world.running == {"a"}, "its next request may come any moment"
+    assert unloads(world.rounds(10)) == [("a", "no request for 30 s")]
+
+
+def test_two_that_do_not_fit_at_once_take_turns_and_one_that_is_unused_ends_soon():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    world.request("a")
+    world.rounds(3)
+    world.request("a", 0)
+    world.request("b")
+    assert unloads(world.rounds(UNUSED_S - 2)) == [], "the next turn of an agent may come"
+    actions = world.rounds(5)
+    assert unloads(actions) == [("a", "b needs its memory")]
+    assert [one.reason for one in actions if isinstance(one, RetireGroup)] == ["b needs its memory"]
+    world.rounds(3)
+    assert world.running == {"b"}
+
+
+def test_one_that_is_used_serves_for_a_while_before_it_ends_for_another():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    world.request("a")
+    world.rounds(3)
+    world.request("b")
+    actions = world.rounds(LEAST_SERVED_S - 5)
+    assert unloads(actions) == []
+    (wait,) = [one for one in actions if isinstance(one, WaitForMemory)]
+    assert (wait.deployment, wait.reason) == ("b", "it starts once a ends, which has its memory")
+    assert unloads(world.rounds(10)) == [("a", "b needs its memory")]
+    world.rounds(3)
+    assert world.running == {"b"}, "and a waits for its turn now"
+    assert unloads(world.rounds(LEAST_SERVED_S - 10)) == []
+    assert unloads(world.rounds(15)) == [("b", "a needs its memory")]
+
+
+def test_short_requests_with_pauses_do_not_keep_another_out():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    world.request("a")
+    world.rounds(3)
+    world.request("b")
+    actions = []
+    for _ in range(int(LEAST_SERVED_S)):
+        world.request("a", 1)
+        world.request("a", 0)  # between two looks
+        actions += world.round()
+    assert unloads(actions) == [("a", "b needs its memory")]
+
+
+def test_one_that_was_given_up_holds_nothing_and_is_in_nobodys_way():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    given_up = {("a", 1, 0): Standing(given_up=True)}
+    world.state = replace(world.state, standings=given_up)
+    world.request("a")
+    world.rounds(3)
+    assert world.running == set()
+    world.request("b")
+    world.rounds(3)
+    assert world.running == {"b"}
+
+
+def test_what_fits_beside_it_is_loaded_beside_it():
+    world = DemandWorld(on_demand("a", 60), on_demand("b", 30))
+    world.request("a")
+    world.rounds(3)
+    world.request("b")
+    assert unloads(world.rounds(100)) == []
+    assert world.running == {"a", "b"}
+
+
+def test_the_one_that_was_used_longest_ago_ends_first_and_no_more_than_are_needed():
+    world = DemandWorld(on_demand("a", 40), on_demand("b", 40), on_demand("c", 50))
+    for name in ("b", "a"):
+        world.request(name)
+        world.rounds(3)
+        world.request(name, 0)
+    world.request("c")
+    assert unloads(world.rounds(UNUSED_S + 5)) == [("b", "c needs its memory")]
+    world.rounds(3)
+    assert world.running == {"a", "c"}
+
+
+def test_of_two_that_wait_for_one_place_the_first_is_loaded_alone():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    world.request("b")
+    world.round()
+    world.request("a")
+    world.rounds(20)
+    assert world.running == {"b"}
+    world.request("b", 0)
+    world.rounds(UNUSED_S + 5)
+    assert world.running == {"a"}
+
+
+def test_nothing_is_ended_for_one_that_would_not_fit_without_it_either():
+    world = DemandWorld(wanted("always", 50), on_demand("a", 40), on_demand("b", 70))
+    world.rounds(2)
+    world.request("a")
+    world.rounds(3)
+    world.request("a", 0)
+    world.request("b")
+    actions = world.rounds(UNUSED_S + 20)
+    assert unloads(actions) == []
+    assert world.running == {"always", "a"}
+    waits = [one.reason for one in actions if isinstance(one, WaitForMemory)]
+    assert waits == [f"it may need 70 GiB on this{NO_ROOM}"]
+    world.state = replace(
+        world.state, desired={k: v for k, v in world.state.desired.items() if k != "always"}
+    )
+    world.rounds(5)
+    assert world.running == {"b"}, "there is room for it alone now"
+
+
+def test_one_that_is_not_on_demand_has_the_memory_at_once_and_waits_until_it_is_free():
+    world = DemandWorld(on_demand("a"))
+    world.request("a")
+    world.rounds(3)
+    always = wanted("always", 50)
+    world.state = replace(world.state, desired={**world.state.desired, "always": always})
+    first = world.round()
+    assert unloads(first) == [("a", "always needs its memory")]
+    assert not [one for one in first if isinstance(one, StartGroup)], "it would run out of memory"
+    actions = world.rounds(100)
+    assert world.running == {"always"}
+    assert unloads(actions) == []
+    assert [(one.deployment, one.reason) for one in actions if isinstance(one, WaitForMemory)] == [
+        ("a", f"it may need 80 GiB on this{NO_ROOM}")
+    ]
+
+
+def test_a_deployment_of_which_no_gateway_reports_is_left_alone():
+    world = DemandWorld(on_demand("a", idle=30))
+    world.request("a")
+    world.rounds(3)
+    state = replace(world.state, demand={})
+    world.state = state
+    world.request("a", 0)
+    for _ in range(100):
+        actions = PolicyWorld.round(world)
+        assert unloads(actions) == []
+    assert world.running == {"a"}
+
+
+def test_a_new_controller_keeps_what_runs_and_starts_nothing():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    world.request("a")
+    world.rounds(3)
+    world.state = replace(world.state, pending=type(world.state.pending)())
+    assert world.rounds(5) == []
+    assert world.running == {"a"}
+
+
+def test_a_deleted_one_that_is_applied_again_waits_for_a_request():
+    world = DemandWorld(on_demand("a"))
+    world.request("a")
+    world.rounds(3)
+    one = world.state.desired["a"]
+    world.state = replace(world.state, desired={})
+    world.rounds(3)
+    assert world.running == set()
+    world.request("a", 0)
+    world.state = replace(world.state, desired={"a": one})
+    world.rounds(3)
+    assert world.running == set()
+    assert world.state.pending.unloaded == {}, "it has not run yet"
+
+
+def test_an_edit_of_one_that_runs_replaces_it_and_of_one_that_does_not_starts_nothing():
+    world = DemandWorld(on_demand("a", 40))
+    second = on_demand("a", 30).model_copy(update={"generation": 2})
+    world.state = replace(world.state, desired={"a": second})
+    assert world.rounds(3) == []
+    world = DemandWorld(on_demand("a", 40))
+    world.request("a")
+    world.rounds(3)
+    world.state = replace(world.state, desired={"a": second}, older={})
+    world.rounds(5)
+    assert {(app.generation, app.status) for app in world.state.apps} == {(2, "running")}
+
+
+def test_a_fleet_rests_unless_time_may_load_or_unload_something():
+    idle, used = DemandWorld(on_demand("a", idle=30)), DemandWorld(on_demand("a", idle=30))
+    for world in (idle, used):
+        world.request("a")
+        world.rounds(3)
+    idle.request("a", 0)
+    idle.round()
+    assert (changes_by_time(idle.state), changes_by_time(used.state)) == (True, False)
+    assert (is_at_rest(idle.state), is_at_rest(used.state)) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(30, "30 s"), (90, "90 s"), (1800, "30 min"), (7200, "2 h"), (86_400, "1 d")]
+)
+def test_a_limit_is_named_in_its_largest_whole_unit(seconds, words):
+    assert duration(seconds) == words

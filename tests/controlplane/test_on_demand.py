@@ -1,0 +1,107 @@
+"""A deployment on demand, through the controller: its states, its table, its events, and what survives a restart."""
+
+import pytest
+from control_values import deployment, plan
+from controller_world import report
+
+from sparkfleet.gateway.report import GatewayReport, OnDemandUse
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.units import GIB
+
+
+class Requests:
+    """The gateway's reports of requests for `tiny`."""
+
+    def __init__(self, world):
+        self._world = world
+
+    async def report(self, **fields):
+        use = OnDemandUse(**fields)
+        found = GatewayReport(replica="g", url="u", metrics_url="m", at=0.0, on_demand={"tiny": use})
+        await self._world.controller.intake.register_gateway(found)
+        await self._world.controller.reconcile()
+
+
+@pytest.fixture
+def requests(world):
+    return Requests(world)
+
+
+async def put(world, **fields):
+    spec = deployment(on_demand=True, **fields)
+    desired, _ = await world.controller.commands.put(spec, plan(mid=10 * GIB), "me")
+    await world.controller.reconcile()
+    return desired
+
+
+def status(world):
+    (found,) = world.controller.queries.status().deployments
+    return found.state, found.detail
+
+
+async def entry(world):
+    return (await world.table()).models["tiny"]
+
+
+async def test_it_is_listed_as_unloaded_and_a_request_starts_it(world, requests):
+    await put(world)
+    await requests.report(idle_s=5.0)
+    assert (world.apps.launches, status(world)) == ([], ("unloaded", "its first request starts it"))
+    listed = await entry(world)
+    assert (listed.state, listed.on_demand, listed.awaits_start) == ("unloaded", True, True)
+    await requests.report(in_flight=1, waiting=1)
+    assert len(world.apps.launches) == 1
+    assert (status(world)[0], (await entry(world)).awaits_start) == ("starting", True)
+    await world.ready(1)
+    assert ((await entry(world)).state, status(world)) == ("ready", ("ready", ""))
+    assert await world.messages("load") == ["a request waits for it"]
+
+
+async def test_without_requests_it_leaves_the_table_before_it_ends(world, requests):
+    await put(world, idle=60)
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await requests.report(idle_s=61.0, ready_s=300.0)
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert (await entry(world)).state == "unloaded"
+    assert status(world) == ("unloaded", "no request for 1 min; its next request starts it")
+    assert await world.messages("unload") == ["no request for 1 min"]
+    del world.apps.apps["tiny", 1, 0]
+    await requests.report(in_flight=1, waiting=1, idle_s=0.0)
+    assert len(world.apps.launches) == 2
+    assert status(world)[0] == "starting", "the report of its life before does not count"
+
+
+async def test_a_new_controller_adopts_it_if_it_runs_and_leaves_it_unloaded_if_not(world, requests):
+    await put(world)
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    world.restarted()
+    await world.controller.reconcile()
+    await world.controller.intake.report(report(1, phase=GroupPhase.READY))
+    await world.controller.reconcile()
+    assert (len(world.apps.launches), status(world)) == (1, ("ready", ""))
+    world.apps.apps.clear()  # Ray has been started again
+    world.restarted()
+    await world.controller.reconcile()
+    assert (len(world.apps.launches), status(world)[0]) == (1, "unloaded")
+
+
+async def test_down_keeps_it_and_up_starts_nothing(world, requests):
+    await put(world)
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    world.controller.commands.pause()
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    world.apps.apps.clear()
+    world.restarted()
+    await world.controller.reconcile()
+    assert status(world) == ("unloaded", "its first request starts it")
+
+
+async def test_one_that_is_no_longer_on_demand_starts(world, requests):
+    await put(world)
+    await world.controller.commands.put(deployment(), plan(mid=10 * GIB), "me")
+    await world.controller.reconcile()
+    assert len(world.apps.launches) == 1
