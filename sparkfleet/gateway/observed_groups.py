@@ -129,10 +129,14 @@ class ObservedGroups:
         if why:
             self._failures[app] = group, why
         self._pause(app, opened(self._circuits.get(app), self._clock()))
-        self.caches.forget(app)
-        self.sessions.forget(app)
+        self.forget_cached(app)
         self.absences.forget(app)
         self.on_end()  # another group may now be the best of those that wait
+
+    def forget_cached(self, app: str) -> None:
+        """Forgets what a group's engine had cached: it has ended."""
+        self.caches.forget(app)
+        self.sessions.forget(app)
 
     def _pause(self, app: str, circuit: Circuit) -> None:
         if circuit != self._circuits.get(app):

@@ -93,6 +93,10 @@ class ReverseProxy:
         self._limiter.keep(key.id for key in table.keys)
         groups = [group for entry in table.models.values() for group in (*entry.groups, *entry.external)]
         self.observed.follow(groups, table.models)
+        for group in (
+            one for entry in table.models.values() if entry.state == "unloaded" for one in entry.groups
+        ):
+            self.observed.forget_cached(group.app)
         self.observed.absences.keep(app for entry in table.models.values() for app in entry.apps)
         listed = {
             one.external.url for entry in table.models.values() for one in entry.external if one.external

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,6 +70,24 @@ async def test_what_waits_for_a_slot_goes_on_waiting_if_it_is_unloaded(open_door
     assert (await first)[0] == 200, "what an engine has goes on"
     publish(door, "ready")
     assert (await second)[0] == 200
+
+
+async def test_the_time_to_the_first_token_has_no_start_in_it_and_the_caches_of_an_engine_end_with_it(
+    open_door: OpenDoor,
+) -> None:
+    door = await unloaded(open_door)
+    request = asyncio.create_task(door.post(stream=True))
+    await until_waiting(door, 1)
+    await asyncio.sleep(0.3)
+    started = perf_counter()
+    publish(door, "ready")
+    assert (await request)[0] == 200
+    assert 0 < door.value("sparkfleet_ttft_seconds_sum", model="tiny") <= perf_counter() - started
+    caches = door.gateway.proxy.observed.caches
+    caches.add(entry("ready").groups[0], (1, 2))
+    assert caches.blocks("app-0", (1, 2)) == 2
+    publish(door, "unloaded")
+    assert caches.blocks("app-0", (1, 2)) == 0
 
 
 async def test_a_client_that_leaves_no_longer_waits(open_door: OpenDoor) -> None:

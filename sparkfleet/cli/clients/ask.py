@@ -94,7 +94,14 @@ async def print_answer(session: Session, name: str, question: str, key: str, max
     def write(text: str) -> None:
         output.write(text.encode(errors="replace"))
 
-    speed = await ask_endpoint(session, name, question, key, max_tokens=max_tokens, on_text=write)
+    def starts() -> None:
+        errors.print(
+            f"{name} is not loaded: it starts first. `sparkfleet status` shows its progress.", style="dim"
+        )
+
+    speed = await ask_endpoint(
+        session, name, question, key, max_tokens=max_tokens, on_text=write, on_start=starts
+    )
     write("\n")
     errors.print(_line(speed), style="dim")
 
@@ -103,7 +110,8 @@ def _line(speed: AnswerSpeed) -> str:
     if speed.ttft_ms is None:
         return f"{speed.tokens} tokens: too few to measure a rate"
     rate = "all arrived at once: no rate" if speed.decode_tps is None else f"{speed.decode_tps:.1f} tok/s"
-    line = f"{speed.tokens} tokens · TTFT {speed.ttft_ms:.0f} ms · {rate} (measured here)"
+    start = " with its start" if speed.with_start else ""
+    line = f"{speed.tokens} tokens · TTFT {speed.ttft_ms:.0f} ms{start} · {rate} (measured here)"
     if speed.only_reasoning:
         line += "\nAll of them are reasoning, which is not shown: a higher `--max-tokens` leaves some for the answer."
     return line

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.clients.passing_key import key_for
@@ -23,6 +25,8 @@ REMEDIES = {
 """By HTTP status."""
 _REASONING = ("reasoning", "reasoning_content")
 """Fields of the tokens that precede an answer, in newer and older engines."""
+LISTED_S = 5.0
+"""Seconds that the list of models may take."""
 _SHORTEST_S = 0.02
 """From the first token to the last: what arrives in less was held up on its way and shows no rate of the engine."""
 
@@ -37,15 +41,25 @@ class AnswerSpeed(Value):
     """None: too few tokens, or they arrived at once."""
     only_reasoning: bool = False
     """True if no token was left for the answer itself."""
+    with_start: bool = False
+    """True if `ttft_ms` has the start of its model in it, which was on demand and not loaded."""
 
 
 async def ask(
-    session: Session, name: str, question: str, key: str, *, max_tokens: int, on_text: Callable[[str], None]
+    session: Session,
+    name: str,
+    question: str,
+    key: str,
+    *,
+    max_tokens: int,
+    on_text: Callable[[str], None],
+    on_start: Callable[[], None],
 ) -> AnswerSpeed:
     """Ask the deployment `name` over the fleet's endpoint; `on_text` is called with the answer's text as it arrives.
 
     Args:
         key: an API key; "": one of its own, for this question.
+        on_start: called first if the deployment is on demand and has to start.
 
     Raises:
         ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.
@@ -53,7 +67,10 @@ async def ask(
     client = await session.controller()
     trust = await session.endpoint.trust(client)
     async with session.endpoint.url(client) as url, key_for(client, key) as used:
-        return await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust)
+        if with_start := await is_unloaded(url, name, used, trust):
+            on_start()
+        speed = await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust)
+        return speed.model_copy(update={"with_start": with_start})
 
 
 async def ask_at(
@@ -97,6 +114,21 @@ def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
     lasted = arrivals[-1] - arrivals[0]
     rate = (tokens - 1) / lasted if lasted >= _SHORTEST_S else None
     return AnswerSpeed(tokens=tokens, ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=rate)
+
+
+async def is_unloaded(url: str, name: str, key: str, trust: Fingerprint | bool) -> bool:
+    """True if a model is listed as unloaded. False if that cannot be read: the question then gets the error."""
+    import aiohttp  # a slow import, for questions only
+
+    headers = {"authorization": f"Bearer {key}"}
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LISTED_S)) as session,
+            session.get(f"{url}/models/{quote(name, safe='')}", headers=headers, ssl=trust) as response,
+        ):
+            return response.status == HTTPStatus.OK and (await response.json()).get("state") == "unloaded"
+    except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError):
+        return False
 
 
 async def _events(

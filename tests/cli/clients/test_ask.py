@@ -18,8 +18,12 @@ from sparkfleet.fleet.clients.endpoint import AnswerSpeed
             AnswerSpeed(tokens=39, ttft_ms=188.2, decode_tps=786.93),
             "39 tokens · TTFT 188 ms · 786.9 tok/s (measured here)",
         ),
+        (
+            AnswerSpeed(tokens=39, ttft_ms=5188.2, decode_tps=786.93, with_start=True),
+            "39 tokens · TTFT 5188 ms with its start · 786.9 tok/s (measured here)",
+        ),
     ],
-    ids=["one token", "at once", "measured"],
+    ids=["one token", "at once", "measured", "started for it"],
 )
 def test_the_speed_of_an_answer(speed, line):
     assert _line(speed) == line

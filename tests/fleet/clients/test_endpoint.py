@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.clients.endpoint import ask_at
+from sparkfleet.fleet.clients.endpoint import ask_at, is_unloaded
 
 
 def chunk(text="", **usage):
@@ -32,8 +32,17 @@ async def endpoint():
                     await response.write(line.encode())
             return response
 
+        async def listed(request):
+            state = request.match_info["name"].removeprefix("org/")
+            return (
+                web.json_response({"id": "m", "state": state})
+                if state != "gone"
+                else web.Response(status=404)
+            )
+
         app = web.Application()
         app.router.add_post("/v1/chat/completions", answer)
+        app.router.add_get("/v1/models/{name:.+}", listed)
         runners.append(web.AppRunner(app))
         await runners[-1].setup()
         site = web.TCPSite(runners[-1], "127.0.0.1", 0)
@@ -116,3 +125,14 @@ async def test_errors(endpoint, lines, status, message):
     url = await endpoint(*lines, status=status)
     with pytest.raises(ControlError, match=message):
         await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("unloaded", True), ("org/unloaded", True), ("ready", False), ("gone", False)]
+)
+async def test_a_model_that_starts_with_the_question_is_known_before(endpoint, name, expected):
+    assert await is_unloaded(await endpoint(), name, "sk-1", True) is expected
+
+
+async def test_of_an_endpoint_that_is_away_nothing_is_known():
+    assert not await is_unloaded("http://127.0.0.1:1/v1", "tiny", "sk-1", True)
