@@ -140,7 +140,9 @@ class BootedMachines:
         self._gone(node)
 
     def _gone(self, node):
-        until(lambda: self._container(node) not in self._containers())
+        until(lambda: not Path(f"/proc/{self._pids[node]}").exists())
+        # Not left to podman's own process of `--rm`: beside other tests on a busy machine it had not run after 180 s.
+        self._podman("rm", "--force", "--time", "0", "--ignore", self._container(node))
         del self._pids[node]
         network.renew(self.layout, node)
 
