@@ -67,15 +67,18 @@ def renew(layout: Layout, name: str) -> None:
 
     No process of the node may run. Its netdevs have no carrier until `set_carriers`. Raises LabError.
     """
-    namespace = layout.namespace(name)
+    namespace, node = layout.namespace(name), layout.node(name)
+    # By name and at once: the kernel removes those of a namespace that is gone when it gets to it.
+    ends = (fabric_end(node.number, netdev) for netdev in _netdevs())
+    ip_batch(layout.fabric, [("link", "delete", end) for end in ends])
     ip_batch(None, [("netns", "delete", namespace), ("netns", "add", namespace)])
-    ip_batch(layout.fabric, _wires(layout, layout.node(name)))
+    ip_batch(layout.fabric, _wires(layout, node))
 
 
 def _wires(layout: Layout, *nodes: NodeLayout) -> Iterator[IpCommand]:
     """The netdevs of nodes, by their cables."""
     for node in nodes:
-        for netdev in (MANAGEMENT, *(half for port in PORTS for half in port)):
+        for netdev in _netdevs():
             yield from _wire(layout, node, netdev)
     for cable in layout.cables:
         for rail in cable.rails:
@@ -92,6 +95,11 @@ def _wires(layout: Layout, *nodes: NodeLayout) -> Iterator[IpCommand]:
                     )
 
 
+def _netdevs() -> tuple[str, ...]:
+    """Each wired netdev of a node, in the order of their MACs."""
+    return (MANAGEMENT, *(half for port in PORTS for half in port))
+
+
 def _wire(layout: Layout, node: NodeLayout, netdev: str) -> Iterator[IpCommand]:
     end, namespace = fabric_end(node.number, netdev), layout.namespace(node.name)
     mac = mac_address(layout, node, netdev)
@@ -104,7 +112,7 @@ def _wire(layout: Layout, node: NodeLayout, netdev: str) -> Iterator[IpCommand]:
 
 def mac_address(layout: Layout, node: NodeLayout, netdev: str) -> str:
     """A MAC under NVIDIA's prefix 4c:bb:47, different for every netdev of every lab."""
-    order = (MANAGEMENT, *(half for port in PORTS for half in port)).index(netdev)
+    order = _netdevs().index(netdev)
     return f"4c:bb:47:{layout.subnet:02x}:{node.number:02x}:{0x16 + order:02x}"
 
 
