@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.last_served import to_bring_back
+from sparkfleet.controlplane.policy.on_demand import starts_again
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.desired import Desired
@@ -165,7 +166,11 @@ class GatewayControl:
             fleet.apps,
             state.reports,
             fleet.reports.fresh(),
-            failed={name for name, one in state.applied.items() if state.has_given_up(one)},
+            failed={
+                name
+                for name, one in state.applied.items()
+                if state.has_given_up(one) and not starts_again(state, one)
+            },
             published=self._publisher.published(),
             passed={name: _passed(state, one) for name, one in state.applied.items()},
             running=running or {},

@@ -80,7 +80,10 @@ def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
     """The model with the group alone that has a stored response."""
     groups = tuple(one for one in model.groups if one.app == app)
     external = tuple(one for one in model.external if one.app == app)
-    if not groups and not external:
+    is_unloaded = (
+        model.on_demand and model.state == "unloaded"
+    )  # it would start without the responses that it had
+    if (not groups and not external) or is_unloaded:
         raise response_gone()
     if groups and model.state == "ready" and not groups[0].ready:
         raise holder_not_ready(model, groups[0].name, time.time())

@@ -17,7 +17,12 @@ from sparkfleet.controlplane.policy.lost_starts import count_lost_starts
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.older_groups import end_older
-from sparkfleet.controlplane.policy.on_demand import changes_by_time, load_requested, unload_unused
+from sparkfleet.controlplane.policy.on_demand import (
+    changes_by_time,
+    end_unloaded_starts,
+    load_requested,
+    unload_unused,
+)
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
@@ -33,6 +38,7 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     forget_ended,
     learn_boots,
     count_lost_starts,
+    end_unloaded_starts,
     end_barred,
     unload_unused,
     load_requested,

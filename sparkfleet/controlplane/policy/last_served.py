@@ -7,7 +7,7 @@ desired one, and is not started again before it is applied again.
 from __future__ import annotations
 
 from sparkfleet.controlplane.policy.actions import Action, StartGroup
-from sparkfleet.controlplane.policy.memory_admission import FreeMemory, needed
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, needed
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.desired import Desired
@@ -40,6 +40,8 @@ def to_bring_back(state: FleetState) -> list[tuple[Desired, list[GroupKey]]]:
 def bring_back(state: FleetState, now: Now) -> list[Action]:
     """Starts the last generation that served again, on nodes that are present and have its memory free, at its rungs."""
     free = FreeMemory(state)
+    for needs in about_to_start(state):
+        free.take(needs)
     found: list[Action] = []
     for served, groups in to_bring_back(state):
         newest = state.to_run[served.name].generation

@@ -31,6 +31,11 @@ def _count_lost(
     runs = app is not None and app.status != "retiring" and group[0] in state.to_run
     if desired is None and (runs or (serves_again and app is None)):
         return count_lost_older(state, group, diagnosis)
+    waits = state.applied.get(group[0]) if group[0] not in state.to_run else None
+    if waits is not None and group in waits.groups and not state.standing(group).given_up:
+        # On demand, and unloaded since Ray has ended: counted, or each of its requests would take the node down again.
+        ended = EndAttempt(group=group, reason="it starts with its next request")
+        return [*step_down(state, waits, group, diagnosis, GAVE_UP), ended]
     if desired is None or state.standing(group).given_up:
         return [EndAttempt(group=group, reason="it is not started any more")]
     if app is not None and not _is_under_way(state, app):

@@ -116,10 +116,14 @@ class FreeMemory:
 
     def __init__(self, state: FleetState) -> None:
         self._left = dict(state.available)
+        self.starting: dict[str, int] = {}
+        """Bytes that it keeps on each node for groups that start. Some of them they may have taken already."""
         for app in state.apps:
             generation = state.generation_of(app.group)
             if generation is not None and _will_take(state, app):
-                self.take(needed(state, generation, [app.group]))
+                needs = needed(state, generation, [app.group])
+                self.take(needs)
+                self.starting = added(self.starting, needs)
 
     def holds(self, needs: Mapping[str, int], *, unknown: bool | None = None) -> bool | None:
         """True if each node has what is needed on it; `unknown` if the memory of one is not known."""
@@ -149,6 +153,24 @@ def needed(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> d
         for node in rung.candidate.shape.nodes:
             needs[node] = needs.get(node, 0) + int(rung.prediction.memory_bytes_per_rank.high)
     return needs
+
+
+def added(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """The sum of bytes by node."""
+    return {node: some.get(node, 0) + more.get(node, 0) for node in {**some, **more}}
+
+
+def about_to_start(state: FleetState) -> list[dict[str, int]]:
+    """Needs of groups of loaded deployments on demand that have no application yet, or have to be deployed again."""
+    there = {app.group: app.status for app in state.apps}
+    return [
+        needed(state, one, [group])
+        for one in state.to_run.values()
+        if one.spec.on_demand
+        for group in one.groups
+        if there.get(group, "failed") in ("failed", "retiring") and not state.standing(group).given_up
+        if not RollingUpdate(state, one).blockers(group)
+    ]
 
 
 def _will_take(state: FleetState, app: App) -> bool:

@@ -1,4 +1,4 @@
-"""RequestDemand for a deployment that starts with its first request: the policy decides from it."""
+"""Demand for a deployment that starts with its first request: the policy decides from it."""
 
 from __future__ import annotations
 
@@ -15,5 +15,7 @@ class RequestDemand(NamedTuple):
     used_at: float
     """Time at which the last one ended, or at which the gateway began to count if there was none; the present if one is in
     flight (steady clock)."""
+    unused_s: float
+    """Seconds without a request, as they were reported last; 0 if one is in flight. One may have come since that report."""
     ready_since: float | None
     """Time since which it is ready (steady clock); None: it is not."""

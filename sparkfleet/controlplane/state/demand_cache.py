@@ -1,4 +1,4 @@
-"""RequestDemand for deployments that start with their first request, as the gateways report it.
+"""Demand for deployments that start with their first request, as the gateways report it.
 
 In memory only: it is repeated every few seconds.
 """
@@ -47,5 +47,7 @@ class DemandCache:
     def _merged(self, name: str, seen: list[tuple[float, OnDemandUse]], now: float) -> RequestDemand:
         in_flight = sum(use.in_flight for _, use in seen)
         used_at = now if in_flight else max(at - use.idle_s for at, use in seen)
+        unused_s = 0.0 if in_flight else min(use.idle_s for _, use in seen)
         ready = [at - use.ready_s for at, use in seen if use.ready_s is not None]
-        return RequestDemand(in_flight, self._waiting_since.get(name), used_at, min(ready, default=None))
+        waiting_since = self._waiting_since.get(name)
+        return RequestDemand(in_flight, waiting_since, used_at, unused_s, min(ready, default=None))

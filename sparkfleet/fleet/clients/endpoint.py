@@ -53,7 +53,7 @@ async def ask(
     *,
     max_tokens: int,
     on_text: Callable[[str], None],
-    on_start: Callable[[], None],
+    on_start: Callable[[], None] = lambda: None,
 ) -> AnswerSpeed:
     """Ask the deployment `name` over the fleet's endpoint; `on_text` is called with the answer's text as it arrives.
 

@@ -178,10 +178,10 @@ def no_such_response(response: str) -> ApiError:
 
 
 def response_gone() -> ApiError:
-    """404: the group that had the stored response is no longer there."""
+    """404: the group that had the stored response is no longer there, or has been unloaded."""
     return _no_response(
         "The stored response is gone.",
-        "The engine that had it was replaced: send the earlier messages with the request.",
+        "The engine that had it has ended: send the earlier messages with the request.",
     )
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 
-from sparkfleet.lab.simulation.run import DRAIN_EVERY_S, FAULT_EVERY_S, RACE_EVERY_S, simulate
+from sparkfleet.lab.simulation.run import DEMAND_EVERY_S, DRAIN_EVERY_S, FAULT_EVERY_S, RACE_EVERY_S, simulate
 from sparkfleet.lab.simulation.world import Report
 
 
@@ -33,6 +33,12 @@ def main(argv: list[str]) -> int:
         "--race-every", type=float, default=RACE_EVERY_S, help="mean seconds between races, or inf"
     )
     parser.add_argument(
+        "--demand-every",
+        type=float,
+        default=DEMAND_EVERY_S,
+        help="mean seconds between events of deployments on demand, or inf for no such deployments",
+    )
+    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds side by side"
     )
     parser.add_argument("--log", action="store_true", help="print what happened in each run")
@@ -51,7 +57,8 @@ def main(argv: list[str]) -> int:
             print(
                 f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours}"
                 f" --nodes {given.nodes} --fault-every {given.fault_every}"
-                f" --drain-every {given.drain_every} --race-every {given.race_every} --log"
+                f" --drain-every {given.drain_every} --race-every {given.race_every}"
+                f" --demand-every {given.demand_every} --log"
             )
     minutes = (time.monotonic() - began) / 60
     print(
@@ -70,6 +77,7 @@ def _reports(given: argparse.Namespace) -> Iterator[Report]:
         fault_every_s=given.fault_every,
         drain_every_s=given.drain_every,
         race_every_s=given.race_every,
+        demand_every_s=given.demand_every,
     )
     seeds = range(given.seed, given.seed + given.runs)
     if given.jobs <= 1 or given.runs <= 1:

@@ -46,7 +46,8 @@ class Faults:
         """Inject faults and races at random moments, and drain nodes."""
         self._active = True
         self._world.time.after(1.0, lambda: self._world.people.append(("apply", NAMES[0])))
-        self._next(every.fault_s)
+        if every.fault_s != float("inf"):
+            self._next(every.fault_s)
         if every.drain_s != float("inf"):
             self._next_drain(every.drain_s)
         if every.race_s != float("inf"):

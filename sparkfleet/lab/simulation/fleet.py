@@ -13,6 +13,8 @@ from sparkfleet.units import GIB
 
 MEMORY = 119 * GIB
 """MemTotal of a Spark."""
+SYSTEM = 8 * GIB
+"""Bytes of them that its system takes."""
 LEASE_S = 120.0
 """An engine that no actor follows ends after this long, as `node_daemon` ends a rank (`START_LEASE_S`)."""
 
@@ -59,6 +61,8 @@ class SimulatedEngine:
     nodes: tuple[str, ...]
     needs: int
     """Bytes on each node."""
+    began_at: float = 0.0
+    """Moment at which its start began, simulated seconds."""
     ready: bool = False
     ready_at: float = 0.0
     """Moment at which it became ready, simulated seconds."""
@@ -95,7 +99,7 @@ class SimulatedFleet:
     def free(self, name: str) -> int:
         """MemAvailable of a node, bytes."""
         used = sum(one.needs for one in self.engines.values() if name in one.nodes)
-        return max(0, MEMORY - 8 * GIB - used - self.nodes[name].hog)
+        return max(0, MEMORY - SYSTEM - used - self.nodes[name].hog)
 
     def end(self, group: GroupKey, why: str) -> None:
         """End an engine, if it is there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
@@ -17,12 +17,44 @@ SHARE_GIB = 55
 """Most that one deployment takes of a node: two fit on it, and hardly a second generation of one of them beside."""
 
 
-def random_plan(name: str, nodes: Sequence[str], chance: random.Random) -> tuple[Deployment, DeploymentPlan]:
+HIGH = 1.1
+"""High end of a predicted band over its middle."""
+SMALL_SHARE_GIB = 30
+"""The same if deployments on demand share the nodes."""
+IDLE_S = (None, None, 30, 300)
+"""Choices of `idle`."""
+
+
+def random_plan(
+    name: str, nodes: Sequence[str], chance: random.Random, share_gib: int = SHARE_GIB
+) -> tuple[Deployment, DeploymentPlan]:
     """A deployment of one or two groups, each with a ladder of one to three rungs on one or two nodes."""
     spec = Deployment(name=name, model="builtin:tiny", concurrency=chance.randrange(1, 1000))
     count = chance.choice((1, 1, 2))
-    groups = tuple(_group(nodes, SHARE_GIB // count, chance) for _ in range(count))
+    groups = tuple(_group(nodes, share_gib // count, chance) for _ in range(count))
     return spec, DeploymentPlan(name=name, objective="interactive", groups=groups)
+
+
+def demanded_plan(
+    name: str, left_gib: Mapping[str, int], chance: random.Random
+) -> tuple[Deployment, DeploymentPlan]:
+    """A deployment on demand: one group, planned for what the others that are not on demand leave of each node, GiB."""
+    spec = Deployment(
+        name=name,
+        model="builtin:tiny",
+        concurrency=chance.randrange(1, 1000),
+        on_demand=True,
+        idle=chance.choice(IDLE_S),
+    )
+    share = chance.uniform(0.3, 0.95) / HIGH
+    rungs = tuple(_rung_of(left_gib, share, chance) for _ in range(chance.choice((1, 1, 2))))
+    return spec, DeploymentPlan(name=name, objective="interactive", groups=(GroupPlan(ladder=rungs),))
+
+
+def _rung_of(left_gib: Mapping[str, int], share: float, chance: random.Random) -> Rung:
+    size = chance.choice((1, 1, min(2, len(left_gib))))
+    nodes = tuple(chance.sample(sorted(left_gib), size))
+    return _made(nodes, int(share * min(left_gib[node] for node in nodes)))
 
 
 def edited(
@@ -61,16 +93,20 @@ def _group(nodes: Sequence[str], most_gib: int, chance: random.Random) -> GroupP
 
 def _rung(nodes: Sequence[str], needs_gib: int, chance: random.Random) -> Rung:
     size = chance.choice((1, 1, min(2, len(nodes))))
+    return _made(tuple(chance.sample(list(nodes), size)), needs_gib)
+
+
+def _made(nodes: tuple[str, ...], needs_gib: int) -> Rung:
     candidate = Candidate(
         model="builtin:tiny",
-        shape=GroupShape(nodes=tuple(chance.sample(list(nodes), size)), tp=size),
+        shape=GroupShape(nodes=nodes, tp=len(nodes)),
         engine="vllm",
         engine_version="0",
         context=512,
         concurrency=4,
     )
     needs = max(1, needs_gib) * float(GIB)
-    memory = Band(low=needs, mid=needs, high=1.1 * needs)
+    memory = Band(low=needs, mid=needs, high=HIGH * needs)
     return Rung(candidate=candidate, prediction=Prediction(memory_bytes_per_rank=memory), reason="simulated")
 
 

@@ -10,10 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sparkfleet.controlplane.policy.decide import is_at_rest
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey, name_of
-from sparkfleet.lab.simulation import invariants, node_invariants, settled_invariants
+from sparkfleet.lab.simulation import demand_invariants, invariants, node_invariants, settled_invariants
+from sparkfleet.lab.simulation.clients import DEMANDED, SimulatedClients
+from sparkfleet.lab.simulation.demand_events import DemandEvents
+from sparkfleet.lab.simulation.demand_invariants import DemandRecord
 from sparkfleet.lab.simulation.faults import EventIntervals, Faults
 from sparkfleet.lab.simulation.published_tables import table_of
 from sparkfleet.lab.simulation.users import Users
@@ -31,6 +35,8 @@ DRAIN_EVERY_S = 3600.0
 """Mean time between two drained nodes."""
 RACE_EVERY_S = 900.0
 """Mean time between two races: things that happen at once, and calls that take long or fail."""
+DEMAND_EVERY_S = 300.0
+"""Mean time between two events of deployments on demand."""
 
 
 class Simulation:
@@ -41,11 +47,23 @@ class Simulation:
         nodes: how many.
         every: mean times between two of each.
         root: an empty directory.
+        demand_every_s: mean time between two events of deployments on demand; inf: there are none.
     """
 
-    def __init__(self, seed: int, nodes: int, every: EventIntervals, root: Path) -> None:
+    def __init__(
+        self, seed: int, nodes: int, every: EventIntervals, root: Path, demand_every_s: float
+    ) -> None:
         self._every = every
         self._world = World(seed, nodes, root)
+        self._demand_every_s = demand_every_s
+        self._demand: DemandEvents | None = None
+        self._demanded = DemandRecord()
+        self._hogs: tuple[int, ...] = ()
+        self._hogged_at = float("-inf")
+        if demand_every_s != float("inf"):
+            self._world.open_to_clients()
+            assert self._world.clients is not None
+            self._demand = DemandEvents(self._world, self._world.clients)
         self._users = Users(self._world)
         self._world.act = self._users.act_in_a_call
         self._faults = Faults(self._world)
@@ -61,8 +79,14 @@ class Simulation:
         world = self._world
         world.start_controller()
         self._faults.begin(self._every)
+        if self._demand is not None:
+            self._demand.begin(self._demand_every_s)
         await self._until(hours * 3600.0)
         self._faults.end()
+        if self._demand is not None:
+            self._demand.calm()
+            await self._until(world.time.seconds + QUIET_S)
+            self._demand.end()
         await self._settle()
         world.report.hours = world.time.seconds / 3600.0
         return world.report
@@ -84,6 +108,7 @@ class Simulation:
         world.serve.heartbeats(HEARTBEAT_S)
         try:
             await world.deliver()
+            await world.exchange()
             await self._users.act()
             await self._round()
         except ControllerKilledError:
@@ -159,6 +184,7 @@ class Simulation:
             ),
             *invariants.older_acts(world.rounds),
         ]
+        found += self._demand_broken(wanted)
         self._forget_step()
         found += self._stays_on_gone_nodes(wanted)
         found += self._stays_at_another_rung(wanted)
@@ -180,7 +206,7 @@ class Simulation:
             if world.fleet.engines[group].ready:
                 self._ended_at.pop(group, None)
         for one in world.store.deployments.desired().values():
-            waits = node_invariants.older_serves(one, world.fleet)
+            waits = node_invariants.older_serves(one, world.fleet) or not world.is_loaded(one)
             for group in one.groups:
                 if waits or group not in self._since:
                     self._since[group] = world.time.seconds
@@ -193,6 +219,7 @@ class Simulation:
             world.ready_at.pop(engine.group, None)
         world.fleet.ended.clear()
         world.serve.cut.clear()
+        world.refused.clear()
         world.serve.calls = [
             one for one in world.serve.calls if world.time.seconds - one[0] < invariants.STORM_S
         ]
@@ -207,13 +234,53 @@ class Simulation:
             self._working_since = world.time.seconds
             return
         yield from node_invariants.stays_on_gone_nodes(
-            wanted,
+            world.loaded(wanted),
             world.store.groups.standings(),
             world.fleet,
             self._since,
             self._working_since,
             drained=world.drained(),
         )
+
+    def _demand_broken(self, wanted: dict[str, Desired]) -> Iterator[str]:
+        """Violations of what holds for deployments on demand."""
+        world, record, clients = self._world, self._demanded, self._world.clients
+        if clients is None:
+            return
+        now = world.time.seconds
+        if (hogs := tuple(node.hog for node in world.fleet.nodes.values())) != self._hogs:
+            self._hogs, self._hogged_at = hogs, now
+        demanded = {name: one for name, one in wanted.items() if one.spec.on_demand}
+        fell = [why for _, engine, why in world.fleet.ended if why != "retired"]
+        if fell or world.has_acted or not all(node.joined for node in world.fleet.nodes.values()):
+            record.disturbed_at = now
+        if self._working_since == now or world.controller is None:
+            begin, end = record.outage
+            record.outage = (begin if now - end < 30.0 else end, now)
+        served = {key[0] for key, engine in world.fleet.engines.items() if engine.ready}
+        record.ready_since = {name: record.ready_since.get(name, now) for name in served}
+        yield from self._ends_of_demanded(wanted, clients)
+        yield from demand_invariants.started_without_room(world.refused, demanded, world, self._hogged_at)
+        yield from demand_invariants.waits_too_long(
+            record,
+            demanded,
+            clients.use,
+            lambda one: demand_invariants.is_possible(world, demanded, one),
+            working_since=self._working_since,
+            now=now,
+        )
+        known_since = max(self._working_since, record.disturbed_at, clients.gateways[-1].began_at)
+        yield from demand_invariants.runs_unused(demanded, clients.use, world, known_since)
+
+    def _ends_of_demanded(self, wanted: dict[str, Desired], clients: SimulatedClients) -> Iterator[str]:
+        world, record = self._world, self._demanded
+        there = dict(world.controller.fleet.pending.unloaded) if world.controller is not None else {}
+        ends = {name: why for name, why in there.items() if record.unloaded.get(name) != why}
+        record.unloaded = there
+        if ends and world.looked is not None:
+            standings = world.store.groups.standings()
+            yield from demand_invariants.ended_for_nothing(ends, wanted, standings, world.looked, world)
+            yield from demand_invariants.ended_in_use(ends, wanted, clients.use, world.looked, record)
 
     def _stays_at_another_rung(self, wanted: dict[str, Desired]) -> Iterator[str]:
         """Groups that have run for long at another rung than the stored one, while the controller works. To be called after
@@ -234,16 +301,18 @@ class Simulation:
     def _ended_out_of_turn(self, wanted: dict[str, Desired]) -> Iterator[str]:
         """Older groups that ended too early; not while calls are slow, in which people change what is wanted."""
         world = self._world
-        if world.fleet.ended and not world.calls.slow_s:
+        # Those on demand finish their requests first: they end in a later step than that in which it was decided.
+        ended = [one for one in world.fleet.ended if one[1].group[0] not in DEMANDED]
+        if ended and not world.calls.slow_s:
             standings = world.store.groups.standings()
-            yield from invariants.ended_out_of_turn(world.fleet.ended, wanted, standings, world.serve)
+            yield from invariants.ended_out_of_turn(ended, wanted, standings, world.serve)
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world
         if world.fleet.ended:
             ready_at = {group: at - world.time.set_back_s for group, at in world.ready_at.items()}
             yield from invariants.ended_without_reason(
-                world.fleet.ended, wanted, lambda: world.store.events.read(limit=400), ready_at
+                world.fleet.ended, world.loaded(wanted), lambda: world.store.events.read(limit=400), ready_at
             )
 
     async def _settle(self) -> None:
@@ -253,10 +322,11 @@ class Simulation:
             world.store.drains.undrain(node)
         await self._until(world.time.seconds + QUIET_S)
         wanted, standings = world.store.deployments.desired(), world.store.groups.standings()
+        loaded = world.loaded(wanted)
         world.report.violations += [
-            *settled_invariants.refused_although_free(wanted, standings, world.serve, world.fleet),
+            *settled_invariants.refused_although_free(loaded, standings, world.serve, world.fleet),
             *settled_invariants.served_and_stays_away(
-                wanted, standings, world.serve, world.fleet, world.store.deployments.last_served
+                loaded, standings, world.serve, world.fleet, world.store.deployments.last_served
             ),
             *settled_invariants.given_up_and_runs(wanted, standings, world.serve),
             *settled_invariants.remembers_ended(
@@ -270,11 +340,26 @@ class Simulation:
             return
         wanted = world.store.deployments.desired()
         world.report.violations += [
-            *settled_invariants.everything_wanted(wanted, world.store.groups.standings(), world.fleet),
+            *settled_invariants.everything_wanted(
+                world.loaded(wanted), world.store.groups.standings(), world.fleet
+            ),
             *settled_invariants.nothing_unwanted(
                 wanted, world.store.groups.standings(), world.serve, world.fleet
             ),
+            *self._never_rests(),
         ]
+
+    def _never_rests(self) -> Iterator[str]:
+        """A fleet with deployments on demand that does a whole round at each tick although nothing happens."""
+        world = self._world
+        if world.clients is None or world.controller is None or self._failed():
+            return
+        state = world.controller.fleet.state()
+        if not is_at_rest(state):
+            yield (
+                f"{world.time.seconds:.1f} s: the fleet does not rest: starts {sorted(state.starts)},"
+                f" demand {sorted(state.demand.items())}"
+            )
 
     def _failed(self) -> list[str]:
         """Deployments with a group that is given up, of which `status` names the reason."""
@@ -295,6 +380,7 @@ def simulate(
     *,
     drain_every_s: float = DRAIN_EVERY_S,
     race_every_s: float = RACE_EVERY_S,
+    demand_every_s: float = float("inf"),
 ) -> Report:
     """One run from a seed.
 
@@ -306,11 +392,13 @@ def simulate(
         drain_every_s: mean time between two drained nodes; inf for none. They have a chance of their own, so that a seed
             without them gives the run that it gave before there were any.
         race_every_s: mean time between two races, which have a chance of their own, too; inf for none.
+        demand_every_s: mean time between two events of deployments on demand, such as requests; inf: there are none, so that
+            a seed gives the run that it gave before there were any.
     """
     logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
     try:
         every = EventIntervals(fault_every_s, drain_every_s, race_every_s)
         with TemporaryDirectory() as root:
-            return asyncio.run(Simulation(seed, nodes, every, Path(root)).run(hours))
+            return asyncio.run(Simulation(seed, nodes, every, Path(root), demand_every_s).run(hours))
     finally:
         logging.disable(logging.NOTSET)

@@ -128,6 +128,8 @@ class SimulatedServe:
         """Engines that were started since the last check while the controller answered: when, of which group, where."""
         self.failures: list[tuple[float, str, GroupKey, int]] = []
         """Failures of engines that groups reported: when, "died" or "did not start", of which group and rung."""
+        self.drains_s: Callable[[GroupKey], Awaitable[float]] | None = None
+        """Seconds until the requests of a group that is retired have ended, and its engine; None: all end at once."""
         self.published: Callable[[GroupKey], bool] = lambda key: False
         """True if the gateways' table names a group as ready."""
         self.cut: list[tuple[float, GroupKey]] = []
@@ -176,8 +178,12 @@ class SimulatedServe:
             self.cut.append((self._time.seconds, key))
         app.status = "retiring"
         app.construction += 1
-        end_for_call(self._fleet, key, "retired", asked_at)
-        self._time.after(self._chance.uniform(1, 30), lambda: self._remove(key, app))
+        drains_s = await self.drains_s(key) if self.drains_s is not None else 0.0
+        if drains_s:
+            self._time.after(drains_s, lambda: self._end_drained(key, app))
+        else:
+            end_for_call(self._fleet, key, "retired", asked_at)
+        self._time.after(drains_s + self._chance.uniform(1, 30), lambda: self._remove(key, app))
         await self._pause("retire")
 
     async def renew(self) -> None:
@@ -273,7 +279,7 @@ class SimulatedServe:
             return
         outcome = self._outcome_of(app.order)
         self._fleet.engines[key] = SimulatedEngine(
-            key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs
+            key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs, began_at=self._time.seconds
         )
         is_answered = self._barred(nodes) is not None
         app.stored = is_answered and not any(self._fleet.nodes[node].slow_report for node in nodes)
@@ -317,7 +323,7 @@ class SimulatedServe:
         engine.ready, engine.ready_at = True, self._time.seconds
         app.status, app.has_served, app.failures = "running", True, 0
         self.wedged = Counter({at: times for at, times in self.wedged.items() if at[0] != key})
-        self._send_report(key, app, GroupPhase.READY)
+        self._send_report(key, app, GroupPhase.READY, started_s=engine.ready_at - engine.began_at)
 
     def _break(self, outcome: Outcome) -> Callable[[GroupKey, SimulatedApp], None]:
         def run(key: GroupKey, app: SimulatedApp) -> None:
@@ -360,6 +366,10 @@ class SimulatedServe:
             self._step(key, app, 1.0, self._replace)
         else:
             self._construct(key)
+
+    def _end_drained(self, key: GroupKey, app: SimulatedApp) -> None:
+        if self.apps.get(key) is app:
+            self._fleet.end(key, "retired")
 
     def _remove(self, key: GroupKey, app: SimulatedApp) -> None:
         if self.apps.get(key) is app:

@@ -9,8 +9,13 @@ import sqlite3
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.errors import ControlError
-from sparkfleet.lab.simulation.plans import edited, random_plan
+from sparkfleet.lab.simulation.clients import DEMANDED
+from sparkfleet.lab.simulation.fleet import MEMORY, SYSTEM
+from sparkfleet.lab.simulation.plans import demanded_plan, edited, random_plan
 from sparkfleet.lab.simulation.world import UserAction, World
+from sparkfleet.planner.types.plan import DeploymentPlan
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.units import GIB
 
 MOVES = 0.7
 """Share of the deployments of a drained node that the command moves before something ends it."""
@@ -76,7 +81,7 @@ class Users:
         world = self._world
         assert world.controller is not None
         names = [one for one in world.names if one not in world.drained()]
-        spec, plan = random_plan(name, names, world.race_chance)
+        spec, plan = random_plan(name, names, world.race_chance, world.share_gib)
         with contextlib.suppress(OvertakenError, sqlite3.Error):
             desired, changed = await world.controller.commands.put(spec, plan, "somebody", base=base)
             self.confirmed[name] = desired
@@ -91,15 +96,12 @@ class Users:
         self._world.place.keep_older()
         there = self._world.store.deployments.desired().get(name)
         drained = self._world.drained()
-        spec, plan = random_plan(
-            name, [one for one in self._world.names if one not in drained], self._world.chance
-        )
+        chance = self._world.demand_chance if name in DEMANDED else self._world.chance
+        spec, plan = self._planned(name, [one for one in self._world.names if one not in drained])
         if there is not None and what == "again":
             spec, plan = there.spec, there.plan
         if there is not None and what == "edit":
-            spec, plan = edited(
-                there, self._world.store.deployments.history(name), (spec, plan), self._world.chance
-            )
+            spec, plan = edited(there, self._world.store.deployments.history(name), (spec, plan), chance)
         with contextlib.suppress(sqlite3.Error):
             desired, changed = await self._world.controller.commands.put(
                 spec, plan, "somebody", retry=what == "again"
@@ -109,6 +111,17 @@ class Users:
                 f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}"
             )
         self._world.changed_at = self._world.time.seconds
+
+    def _planned(self, name: str, nodes: list[str]) -> tuple[Deployment, DeploymentPlan]:
+        world = self._world
+        if name not in DEMANDED:
+            return random_plan(name, nodes, world.chance, world.share_gib)
+        left = dict.fromkeys(nodes, (MEMORY - SYSTEM) // GIB)
+        for one in world.store.deployments.desired().values():
+            for group in () if one.spec.on_demand else one.plan.groups:
+                for node in left.keys() & set(group.choice.candidate.shape.nodes):
+                    left[node] -= int(group.choice.prediction.memory_bytes_per_rank.high / GIB) + 1
+        return demanded_plan(name, left, world.demand_chance)
 
     async def remove(self, name: str) -> None:
         """Somebody deletes a deployment."""

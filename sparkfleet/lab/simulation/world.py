@@ -14,6 +14,7 @@ from typing import Literal
 
 from sparkfleet.controlplane.clocks import WallClock
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import NodeReport, app_name
 from sparkfleet.controlplane.store_safety.guard import StoreError
@@ -25,15 +26,19 @@ from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.ranks.local_rank import DAEMON_S
 from sparkfleet.group.report import GroupReport
 from sparkfleet.lab.simulation.arrived_reports import ArrivedReports
+from sparkfleet.lab.simulation.clients import DEMANDED, SimulatedClients
 from sparkfleet.lab.simulation.entries import SimulatedEntries
-from sparkfleet.lab.simulation.fleet import SimulatedFleet
-from sparkfleet.lab.simulation.plans import launch
+from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
+from sparkfleet.lab.simulation.gateway import SimulatedGateway
+from sparkfleet.lab.simulation.plans import SHARE_GIB, SMALL_SHARE_GIB, launch
 from sparkfleet.lab.simulation.published_tables import left_out, table_of
 from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
 from sparkfleet.lab.simulation.store_place import FLEET, StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.telemetry.metrics import ControlMetrics
 
+REGISTER_S = 5.0
+"""Seconds between two reports of a gateway (`ray_serve.REGISTER_S`, in a module that imports Ray)."""
 LOOKS_AGAIN_S = 5.0
 """Seconds after which a controller looks for its store again; the real one does after one."""
 
@@ -84,6 +89,22 @@ def tool_lost(*nodes: str, began: bool) -> Diagnosis:
     return Diagnosis(cause=Cause.TOOL, summary="its container tool is away", began=began, nodes=nodes)
 
 
+@dataclass(frozen=True)
+class MemoryLook:
+    """The nodes' memory and engines at one moment."""
+
+    at: float
+    free: Mapping[str, int]
+    """Bytes, by node."""
+    engines: Mapping[GroupKey, SimulatedEngine]
+    ending: frozenset[GroupKey]
+    """Groups that are being retired."""
+    adopted: frozenset[GroupKey]
+    """Groups whose engine an actor found running."""
+    unplaced: bool
+    """True if a group is about to start, or has not finished its start."""
+
+
 class SimulatedNodes:
     """The nodes as the controller asks for them."""
 
@@ -94,6 +115,7 @@ class SimulatedNodes:
         """See `Nodes`."""
         fleet = self._world.fleet
         reports = tuple(map(fleet.report, fleet.nodes.values()))
+        self._world.note_memory()
         await self._world.pause()
         return reports
 
@@ -112,10 +134,11 @@ class World:
         root: an empty directory: the lock of the store is a real one.
     """
 
-    def __init__(self, seed: int, nodes: int, root: Path) -> None:
+    def __init__(self, seed: int, nodes: int, root: Path) -> None:  # noqa: PLR0915  # what a run has
         self.chance = random.Random(seed)  # noqa: S311  # it is to be repeatable
         self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
         self.race_chance = random.Random(f"races {seed}")  # noqa: S311
+        self.demand_chance = random.Random(f"demand {seed}")  # noqa: S311
         self.time = Timeline()
         self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
         self.fleet = SimulatedFleet(self.names, self.time)
@@ -158,6 +181,13 @@ class World:
         """By deployment and rung: the result of a start, while it is not well."""
         self.people: list[tuple[UserAction, str]] = []
         """Next actions of users, with the deployment or the node."""
+        self.clients: SimulatedClients | None = None
+        """Clients of deployments on demand; None: there are no such deployments."""
+        self.share_gib = SHARE_GIB
+        self.looked: MemoryLook | None = None
+        """Nodes at the controller's last look at them."""
+        self.refused: list[tuple[float, GroupLaunch]] = []
+        """Starts since the last check that found too little memory, and when."""
         self.report = Report(seed=seed, hours=0.0, rounds=0)
         self.changed_at = 0.0
         """Moment of the last event or user's action, simulated seconds."""
@@ -297,6 +327,7 @@ class World:
         if without_tool := tuple(node for node in nodes if self.fleet.nodes[node].without_tool):
             return Outcome(DAEMON_S, tool_lost(*without_tool, began=False))
         if any(self.fleet.free(node) < launch.needs for node in nodes):
+            self.refused.append((self.time.seconds, launch))
             return Outcome(
                 2.0, Diagnosis(cause=Cause.MEMORY, summary="not enough memory is free", began=False)
             )
@@ -310,6 +341,77 @@ class World:
     def note(self, line: str) -> None:
         """Logs a line for a replay of the seed."""
         self.report.log.append(f"{self.time.seconds:10.1f} {line}")
+
+    # clients of deployments on demand
+
+    def is_loaded(self, one: Desired) -> bool:
+        """True if a deployment runs always, or on demand and has an application."""
+        return not one.spec.on_demand or any(
+            key[0] == one.name and app.status != "retiring" for key, app in self.serve.apps.items()
+        )
+
+    def loaded(self, wanted: Mapping[str, Desired]) -> dict[str, Desired]:
+        """Loaded ones of some deployments."""
+        return {name: one for name, one in wanted.items() if self.is_loaded(one)}
+
+    def open_to_clients(self) -> None:
+        """Deployments on demand may be applied from now on, and clients send requests for them."""
+        self.share_gib = SMALL_SHARE_GIB
+        self.clients = SimulatedClients(self.time, self.demand_chance, self._serves)
+        self.serve.drains_s = self._drains_s
+
+    def _serves(self, app: str) -> bool:
+        return any(app_name(*key) == app and one.ready for key, one in self.fleet.engines.items())
+
+    async def exchange(self) -> None:
+        """Gateways get the newest table, and the controller their reports."""
+        if self.clients is None:
+            return
+        self.clients.pass_time()
+        for gateway in self.clients.gateways:
+            if self.controller is not None and self.controller.gateways.is_current:
+                gateway.follow(await table_of(self.controller))
+            is_due = gateway.has_news or self.time.seconds - gateway.reported_at >= REGISTER_S
+            if is_due and self.controller is not None:
+                await self._register(gateway, self.controller)
+
+    async def _register(self, gateway: SimulatedGateway, controller: Controller) -> None:
+        report = gateway.report()
+        if self.demand_chance.random() >= self.loses:
+            with contextlib.suppress(sqlite3.Error):
+                await controller.intake.register_gateway(report)
+
+    async def _drains_s(self, group: GroupKey) -> float:
+        """Seconds until a group's engine has ended, which finishes its requests first."""
+        if self.clients is None or group[0] not in DEMANDED:
+            return 0.0
+        if self.caller is not None and self.caller.gateways.is_current:
+            table = await table_of(self.caller)
+            for gateway in self.clients.gateways:
+                gateway.follow(table)
+        app = app_name(*group)
+        busy_until = max(gateway.busy_until(app) for gateway in self.clients.gateways)
+        return max(self.demand_chance.uniform(0.0, 8.0), busy_until - self.time.seconds)
+
+    def note_memory(self) -> None:
+        """Keeps what the controller sees now, for the checks."""
+        if self.clients is None:
+            return
+        apps = self.serve.apps
+        self.looked = MemoryLook(
+            at=self.time.seconds,
+            free={name: self.fleet.free(name) for name in self.names},
+            engines=dict(self.fleet.engines),
+            ending=frozenset(key for key, app in apps.items() if app.status == "retiring"),
+            adopted=frozenset(
+                key for key, app in apps.items() if app.report is not None and app.report.adopted
+            ),
+            unplaced=any(
+                app.status != "retiring"
+                and (key not in self.fleet.engines or not self.fleet.engines[key].ready)
+                for key, app in apps.items()
+            ),
+        )
 
     def _barred_by(self, nodes: Sequence[str]) -> str | None:
         return None if self.controller is None else self.controller.queries.bars(nodes)
@@ -328,6 +430,8 @@ class World:
             raise ControllerKilledError
         if self._inbox and self.chance.random() < 0.5:
             await self.deliver()
+        if self.clients is not None:
+            await self.exchange()
 
     async def _serve_pause(self, call: str) -> None:
         """Pauses as `pause` does; calls of Serve may be slow, and fail."""

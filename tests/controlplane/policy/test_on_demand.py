@@ -73,7 +73,9 @@ class DemandWorld(PolicyWorld):
                 ready_since = self.ready_since.setdefault(name, self.seconds) if name in served else None
                 if name not in served:
                     self.ready_since.pop(name, None)
-                demand[name] = RequestDemand(count, self.waiting_since.get(name), used_at, ready_since)
+                demand[name] = RequestDemand(
+                    count, self.waiting_since.get(name), used_at, self.seconds - used_at, ready_since
+                )
         held = sum(
             self.state.desired[app.deployment].plan.groups[0].choice.prediction.memory_bytes_per_rank.high
             for app in self.state.apps

@@ -19,6 +19,8 @@ GIVEN = (
     "3600.12345678",
     "--race-every",
     "90000.12345678",
+    "--demand-every",
+    "inf",
 )
 """Figures with more digits than a short form of them has."""
 

@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from simulation_seeds import NEVER, seed_with
 
 from sparkfleet.controlplane import controller, fleet_queries, gateway_control
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
@@ -28,18 +29,8 @@ from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.lab.simulation.world import ServeFailedError
 from sparkfleet.units import GIB
 
-NEVER = float("inf")
 SLOWER = ("forget_ended", "retire_unwanted", "keep_groups_up", "retire_replaced")
 """Rules without which a violation takes the simulation longer than without the first one."""
-
-
-def seed_with(words, seeds, *given, **options):
-    """The first of these seeds whose run has a violation in these words. Each new fault, cause or rule changes every run, so
-    that no seed shows a mistake for ever."""
-    for seed in seeds:
-        if any(words in found for found in simulate(seed, *given, **options).violations):
-            return seed
-    raise AssertionError(f"no run of {list(seeds)} has: {words}")
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(7, 2), (2, 3), (3, 4)])

@@ -1,0 +1,89 @@
+"""Events of deployments on demand, drawn from a seed: requests, edits, failed starts, and gateways that are replaced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
+from sparkfleet.lab.simulation.clients import DEMANDED, SimulatedClients
+from sparkfleet.lab.simulation.serve import Outcome
+from sparkfleet.lab.simulation.world import UserAction, World
+
+
+class DemandEvents:
+    """Lets clients send requests, and disturbs what serves them, until it is ended.
+
+    Args:
+        world: with clients.
+    """
+
+    def __init__(self, world: World, clients: SimulatedClients) -> None:
+        self._world = world
+        self._clients = clients
+        self._chance = world.demand_chance
+        self._disturbs = False
+
+    def begin(self, every_s: float) -> None:
+        """Applies the deployments, and lets something happen every so many seconds on average."""
+        self._clients.active = self._disturbs = True
+        for name in DEMANDED:
+            self._world.time.after(2.0, partial(self._world.people.append, ("apply", name)))
+        self._next(every_s)
+
+    def calm(self) -> None:
+        """Only requests from now on."""
+        self._disturbs = False
+
+    def end(self) -> None:
+        """No further requests."""
+        self._clients.active = self._disturbs = False
+
+    def _next(self, every_s: float) -> None:
+        def happen() -> None:
+            if not self._clients.active:
+                return
+            names = DEMANDS if self._disturbs else REQUESTS
+            name = self._chance.choice(sorted(names))
+            self._world.record(name)
+            names[name](self)
+            self._next(every_s)
+
+        self._world.time.after(self._chance.expovariate(1.0 / every_s), happen)
+
+    def _user(self, action: UserAction) -> None:
+        self._world.people.append((action, self._chance.choice(DEMANDED)))
+
+    def _delete(self) -> None:
+        name = self._chance.choice(DEMANDED)
+        self._world.people.append(("remove", name))
+        self._world.time.after(
+            self._chance.uniform(0, 600), lambda: self._world.people.append(("apply", name))
+        )
+
+    def _bad_rung(self) -> None:
+        key = (self._chance.choice(DEMANDED), self._chance.randrange(2))
+        diagnosis = Diagnosis(cause=self._chance.choice(list(Cause)), summary="it does not start")
+        takes = self._chance.uniform(2, 100)
+        self._world.bad[key] = lambda launch: Outcome(takes, diagnosis)
+        self._world.time.after(self._chance.uniform(60, 1200), lambda: self._world.bad.pop(key, None))
+
+
+REQUESTS: dict[str, Callable[[DemandEvents], None]] = {
+    "requests at once": lambda events: events._clients.burst(),
+    "request of a client that leaves": lambda events: events._clients.impatient(),
+    "requests one after another": lambda events: events._clients.converse(),
+    "requests for two models in turns": lambda events: events._clients.alternate(),
+}
+"""Requests, by the words that a run prints."""
+
+DEMANDS: dict[str, Callable[[DemandEvents], None]] = {
+    **REQUESTS,
+    "gateway replaced": lambda events: events._clients.replace_gateway(),
+    "one on demand is edited": lambda events: events._user("edit"),
+    "one on demand is applied again": lambda events: events._user("again"),
+    "one on demand is deleted": DemandEvents._delete,
+    "one on demand does not start": DemandEvents._bad_rung,
+}
+"""Everything that happens to deployments on demand."""

@@ -1,0 +1,309 @@
+"""Deployments on demand that share memory: who ends for whom, who waits, and no memory that is given twice."""
+
+from dataclasses import replace
+
+import pytest
+from control_values import deployment, plan
+from policy_world import application, seen
+
+from sparkfleet.controlplane.policy.actions import (
+    EndAttempt,
+    ForgetDemand,
+    GiveUp,
+    KeepStanding,
+    LadderStep,
+    LoadDeployment,
+    StartGroup,
+    UnloadDeployment,
+    WaitForMemory,
+)
+from sparkfleet.controlplane.policy.decide import decide, is_at_rest
+from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.state.demand import RequestDemand
+from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause
+from sparkfleet.group.group_name import name_of
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.units import GIB
+
+NOW = Now.at(1000.0)
+IDLE = RequestDemand(0, None, 900.0, 100.0, 500.0)
+"""Ready, and unused for long."""
+BETWEEN_REQUESTS = RequestDemand(0, None, 997.0, 3.0, 500.0)
+"""Ready for long, and used by requests so short that none is found in flight."""
+
+
+def wanted(name, gib, nodes=("this",), on_demand=True, generation=1, **fields):
+    made = plan(name, mid=gib * GIB)
+    rung = made.groups[0].choice
+    shape = rung.candidate.shape.model_copy(update={"nodes": nodes})
+    rung = rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"shape": shape})})
+    made = made.model_copy(
+        update={"groups": (made.groups[0].model_copy(update={"ladder": (rung,)}),) * len(made.groups)}
+    )
+    spec = deployment(name).model_copy(update={"on_demand": on_demand, **fields})
+    return Desired(spec=spec, plan=made, generation=generation, who="me", since=0.0)
+
+
+def report(name, phase=GroupPhase.READY, **fields):
+    return GroupReport(
+        deployment=name, generation=1, replica=0, phase=phase, node="this", since=0.0, **fields
+    )
+
+
+def fleet(*each, free, running=(), apps=(), demand=None, **fields):
+    """A state: `free` in GiB, by node or of `this`; those that run have reported it."""
+    free = free if isinstance(free, dict) else {"this": free}
+    reports = tuple(report(name, started_s=30.0) for name in running)
+    given = {
+        "desired": {one.name: one for one in each},
+        "apps": (*(application((name, 1, 0), "running") for name in running), *apps),
+        "reports": reports,
+        "fresh": frozenset(one.name for one in reports),
+        "nodes": seen(990.0, this="first", that="first"),
+        "available": {node: gib * GIB for node, gib in free.items()},
+        "pending": Pending(loaded=frozenset(running)),
+        "demand": demand or {},
+    }
+    return FleetState(**{**given, **fields})
+
+
+def waits(since=950.0):
+    return RequestDemand(1, since, 1000.0, 0.0, None)
+
+
+def unloads(state):
+    return [one.deployment for one in decide(state, NOW) if isinstance(one, UnloadDeployment)]
+
+
+def loads(state):
+    return [one.deployment for one in decide(state, NOW) if isinstance(one, LoadDeployment)]
+
+
+def words(state):
+    return [one.reason for one in decide(state, NOW) if isinstance(one, WaitForMemory)]
+
+
+def test_while_the_memory_of_one_is_given_back_no_other_ends():
+    a, b, c = wanted("a", 40), wanted("b", 40), wanted("c", 50)
+    demand = {"a": IDLE, "b": IDLE, "c": waits()}
+    ending = fleet(
+        a, b, c, free=10, running=["b"], apps=[application(("a", 1, 0), "retiring")], demand=demand
+    )
+    assert unloads(replace(ending, pending=replace(ending.pending, unloaded={"a": "c needs it"}))) == []
+    assert words(ending) == ["it starts once the memory of what has just ended is free"]
+    assert unloads(fleet(a, b, c, free=10, running=["b"], demand=demand)) == ["b"]
+
+
+def test_memory_of_a_deleted_one_that_still_ends_is_waited_for():
+    state = fleet(
+        wanted("b", 40),
+        wanted("c", 50),
+        free=10,
+        running=["b"],
+        apps=[application(("gone", 1, 0), "retiring")],
+        demand={"b": IDLE, "c": waits()},
+    )
+    state = replace(state, reports=(*state.reports, report("gone")))
+    assert unloads(state) == []
+
+
+def test_one_that_cannot_start_leaves_the_memory_to_those_after_it():
+    state = fleet(
+        wanted("large", 70), wanted("c", 20), free=50, demand={"large": waits(900.0), "c": waits(950.0)}
+    )
+    assert loads(state) == ["c"]
+
+
+def test_short_requests_do_not_keep_the_place_for_ever():
+    a, b = wanted("a", 60), wanted("b", 60)
+    state = fleet(a, b, free=30, running=["a"], demand={"a": BETWEEN_REQUESTS, "b": waits()})
+    assert unloads(state) == ["a"]
+    soon = BETWEEN_REQUESTS._replace(ready_since=NOW.steady - 50.0)
+    assert unloads(replace(state, demand={"a": soon, "b": waits()})) == []
+
+
+def test_a_new_controller_ends_nothing_that_is_used_before_it_knows_how_long_a_start_takes():
+    a, b = wanted("a", 60), wanted("b", 60)
+    state = fleet(a, b, free=30, running=["a"], demand={"a": BETWEEN_REQUESTS, "b": waits()})
+    assert unloads(replace(state, reports=())) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"drained": frozenset({"that"})}, "that is drained; it starts after `sparkfleet undrain that`"),
+        (
+            {"nodes": seen(990.0, this="first", that=None)},
+            "that does not answer; it starts when that is back",
+        ),
+        ({"unusable": {"that": "No container tool answers."}}, "that: No container tool answers."),
+        (
+            {"available": {"this": 10 * GIB}},
+            "the free memory of that is not known; it starts once that is reported",
+        ),
+    ],
+)
+def test_nothing_ends_for_one_of_whose_nodes_one_lets_nothing_start(change, reason):
+    a, b = wanted("a", 60), wanted("b", 60, nodes=("this", "that"))
+    state = fleet(a, b, free={"this": 10, "that": 100}, running=["a"], demand={"a": IDLE, "b": waits()})
+    assert unloads(state) == ["a"]
+    changed = replace(state, **change)
+    assert (unloads(changed), loads(changed), words(changed)) == ([], [], [reason])
+
+
+def test_one_that_needs_two_nodes_ends_another_one_on_each():
+    a, b = wanted("a", 60), wanted("b", 60, nodes=("that",))
+    c = wanted("c", 80, nodes=("this", "that"))
+    demand = {"a": IDLE, "b": IDLE, "c": waits()}
+    state = fleet(a, b, c, free={"this": 40, "that": 40}, running=["a", "b"], demand=demand)
+    assert unloads(state) == ["a", "b"]
+    used = {**demand, "b": BETWEEN_REQUESTS._replace(ready_since=990.0)}
+    assert unloads(replace(state, demand=used)) == [], "a would have ended for nothing"
+
+
+def test_one_whose_memory_is_not_needed_beside_that_of_another_goes_on():
+    small, large = wanted("small", 10), wanted("large", 60)
+    demand = {"small": IDLE._replace(used_at=100.0), "large": IDLE, "c": waits()}
+    state = fleet(small, large, wanted("c", 70), free=20, running=["small", "large"], demand=demand)
+    assert unloads(state) == ["large"]
+
+
+def test_what_starts_may_have_its_memory_already():
+    """It is counted twice until it serves: nothing else ends for that."""
+    a, y, b = wanted("a", 40), wanted("y", 15), wanted("b", 30)
+    state = fleet(
+        a,
+        y,
+        b,
+        free=45,
+        running=["y"],
+        apps=[application(("a", 1, 0), "starting")],
+        demand={"a": waits(), "y": IDLE, "b": waits()},
+    )
+    state = replace(state, pending=Pending(loaded=frozenset({"a", "y"})))
+    assert (unloads(state), loads(state)) == ([], [])
+    assert words(state) == ["it starts once the memory is known that others take which start now"]
+
+
+def test_memory_of_one_that_is_loaded_and_not_deployed_yet_is_not_given_again():
+    a, b = wanted("a", 60), wanted("b", 60)
+    state = fleet(
+        a, b, free=100, demand={"a": waits(), "b": waits()}, pending=Pending(loaded=frozenset({"a"}))
+    )
+    assert loads(state) == []
+
+
+def test_it_is_loaded_after_its_last_engines_have_ended():
+    """Their last report is that they are ready."""
+    a = wanted("a", 20)
+    state = fleet(a, free=100, apps=[application(("a", 1, 0), "retiring")], demand={"a": waits()})
+    assert loads(replace(state, pending=Pending(unloaded={"a": "no request for 30 s"}))) == []
+
+
+def test_one_that_was_refused_its_memory_waits_for_its_turn():
+    a = wanted("a", 60)
+    refused = {("a", 1, 0): Standing(given_up=True, refused=1, tries=1)}
+    state = fleet(a, free=30, apps=[application(("a", 1, 0), "failed")], standings=refused)
+    state = replace(state, pending=Pending(loaded=frozenset({"a"})))
+    assert unloads(state) == ["a"]
+    again = fleet(
+        a,
+        free=100,
+        standings=refused,
+        demand={"a": waits()},
+        pending=Pending(unloaded={"a": "its memory was not free"}),
+    )
+    actions = decide(again, NOW)
+    assert [one.standing.given_up for one in actions if isinstance(one, KeepStanding)] == [False]
+    assert [one.group for one in actions if isinstance(one, StartGroup)] == [("a", 1, 0)]
+    for_good = {("a", 1, 0): Standing(given_up=True)}
+    assert loads(replace(again, standings=for_good)) == []
+
+
+def test_one_whose_memory_another_took_while_it_restarted_keeps_its_rung():
+    diagnosis = Diagnosis(cause=Cause.MEMORY, summary="not enough memory is free", began=False)
+    a, b = wanted("a", 60), wanted("b", 60)
+    state = fleet(a, b, free=30, running=["b"], apps=[application(("a", 1, 0), "starting")])
+    failed = report("a", GroupPhase.FAILED, diagnosis=diagnosis, was_starting=True)
+    state = replace(
+        state,
+        reports=(*state.reports, failed),
+        standings={("a", 1, 0): Standing(restarts=3)},
+        pending=Pending(loaded=frozenset({"a", "b"})),
+    )
+    actions = decide(state, NOW)
+    assert [one.deployment for one in actions if isinstance(one, UnloadDeployment)] == ["a"]
+    assert not [one for one in actions if isinstance(one, LadderStep | GiveUp)]
+
+
+def test_an_edit_onto_a_node_that_another_one_fills_is_not_started_there():
+    a, b = wanted("a", 60, generation=2), wanted("b", 60)
+    state = fleet(a, b, free=30, running=["b"], demand={"b": BETWEEN_REQUESTS})
+    state = replace(state, pending=Pending(loaded=frozenset({"a", "b"})))
+    actions = decide(state, NOW)
+    assert [one.deployment for one in actions if isinstance(one, UnloadDeployment)] == ["a"]
+    assert not [one for one in actions if isinstance(one, StartGroup)]
+
+
+def test_one_that_runs_always_and_was_refused_its_memory_has_it_back():
+    always, a = wanted("always", 60, on_demand=False), wanted("a", 60)
+    state = fleet(always, a, free=30, running=["a"], demand={"a": BETWEEN_REQUESTS})
+    state = replace(
+        state,
+        apps=(*state.apps, application(("always", 1, 0), "failed")),
+        standings={("always", 1, 0): Standing(given_up=True, refused=1)},
+        pending=Pending(loaded=frozenset({"a"}), answered={"always--g1-0": 990.0}),
+    )
+    assert unloads(state) == ["a"]
+
+
+def test_a_start_that_was_given_up_for_another_is_over_once_its_nodes_have_answered():
+    a = wanted("a", 60)
+    state = fleet(
+        a, free=100, starts={("a", 1, 0): {"this": "first"}}, pending=Pending(unloaded={"a": "why"})
+    )
+    assert [one.group for one in decide(state, NOW) if isinstance(one, EndAttempt)] == [("a", 1, 0)]
+    assert is_at_rest(replace(state, starts={}))
+    unknown = replace(
+        state, nodes=seen(990.0, this="first", that=None), starts={("a", 1, 0): {"that": "first"}}
+    )
+    assert not [one for one in decide(unknown, NOW) if isinstance(one, EndAttempt)]
+
+
+def test_a_start_that_took_its_only_node_down_is_counted_although_nothing_is_loaded_since():
+    """Ray has ended with the node: each request would take it down again."""
+    a, group = wanted("a", 60), ("a", 1, 0)
+    state = fleet(a, free=100, starts={group: {"this": "before"}})
+    (kept,) = [one for one in decide(state, NOW) if isinstance(one, LadderStep | GiveUp)]
+    assert (kept.group, kept.standing.tries) == (group, 1)
+    assert [one.group for one in decide(state, NOW) if isinstance(one, EndAttempt)] == [group]
+    again = replace(state, standings={group: kept.standing})
+    (last,) = [one for one in decide(again, NOW) if isinstance(one, LadderStep | GiveUp)]
+    assert isinstance(last, GiveUp), name_of(group)
+
+
+def test_what_is_known_of_one_is_dropped_when_it_is_no_longer_on_demand():
+    """It would end at once when it is on demand again."""
+    state = fleet(wanted("a", 20, on_demand=False), free=100, running=["a"])
+    state = replace(state, pending=Pending(unloaded={"a": "no request for 30 s"}))
+    assert [one.deployment for one in decide(state, NOW) if isinstance(one, ForgetDemand)] == ["a"]
+
+
+def test_an_edit_that_waits_for_memory_ends_nothing_and_takes_none():
+    """An older engine of it serves on another node, and what is not on demand has the memory before it."""
+    a = wanted("a", 60, generation=2)
+    older = {("a", 1, 0): wanted("a", 60, nodes=("that",)).plan.groups[0].choice.candidate}
+    always = wanted("always", 30, on_demand=False)
+    state = fleet(a, always, free={"this": 40, "that": 0}, running=["a"], older=older, demand={"a": IDLE})
+    actions = decide(state, NOW)
+    assert not [one for one in actions if isinstance(one, UnloadDeployment)]
+    assert [one.group for one in actions if isinstance(one, StartGroup)] == [("always", 1, 0)]
+
+
+def test_an_earlier_generation_that_serves_because_the_next_one_did_not_start_ends_for_another():
+    first, second, b = wanted("a", 60), wanted("a", 60, generation=2), wanted("b", 60)
+    state = fleet(second, b, free=30, running=["a"], demand={"a": IDLE, "b": waits()})
+    given_up = {("a", 2, 0): Standing(given_up=True)}
+    assert unloads(replace(state, last_served={"a": first}, standings=given_up)) == ["a"]
