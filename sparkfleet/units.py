@@ -21,6 +21,16 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def duration_words(seconds: float) -> str:
+    """`45 s`, `2 min 10 s`, `1 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
+    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
+
+
 def gib(size: float, *, exact: bool = False) -> str:
     """`45 GiB`, `2.5 GiB`: memory. `exact`: with a decimal, if two close sizes are compared."""
     return f"{_digits(size / GIB, exact)} GiB"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkfleet.units import GIB, gb, gib, gib_of, three_digits
+from sparkfleet.units import GIB, duration_words, gb, gib, gib_of, three_digits
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,11 @@ def test_a_rate_has_three_digits_or_no_decimal_and_no_exponent():
     assert [three_digits(rate) for rate in (9.274, 48.52, 99.94, 123.4, 999.6, 1254.0)] == [
         *("9.27", "48.5", "99.9", "123", "1000", "1254"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min"), (125, "2 min 5 s"), (3600, "1 h"), (3725, "1 h 2 min")],
+)
+def test_durations(seconds, words):
+    assert duration_words(seconds) == words

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.last_served import to_bring_back
-from sparkfleet.controlplane.policy.on_demand import starts_again
+from sparkfleet.controlplane.policy.memory_claims import starts_again
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.desired import Desired

@@ -38,7 +38,7 @@ class CandidateGroups:
         object.__setattr__(self, "apps", frozenset(one.app for one in self.groups))
 
     @property
-    def await_start(self) -> bool:
+    def wait_for_start(self) -> bool:
         """True if there are none yet, because the model starts on demand."""
         return not self.groups and self.model.awaits_start
 
@@ -54,7 +54,7 @@ class CandidateGroups:
 
     def may_begin(self, free: FreeGroups) -> bool:
         """True if a group that it may go to has a free slot. Without one it waits, whatever the forecasts are."""
-        if self.await_start:
+        if self.wait_for_start:
             return False
         if free.any_of(self.apps):
             return True
@@ -121,7 +121,7 @@ class CandidateGroups:
         return f"its engine does not serve {' with '.join(self.engine_needs)}"
 
     def _reason(self, found: list[GroupForecast]) -> str:
-        if self.await_start:
+        if self.wait_for_start:
             return "the model starts on demand: the request waits for that"
         if not found:
             return "no group can serve it"

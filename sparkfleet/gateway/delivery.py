@@ -101,7 +101,7 @@ class Delivery:
         record = prepared.record
         async with WhileConnected(receive, prepared.direct):
             slot = await self._queues.enter(prepared.choose, candidates)
-            if candidates.await_start:
+            if candidates.wait_for_start:
                 sent = perf_counter()  # a TTFT has no start of a model in it
             attempts = Attempts(
                 self._picker,

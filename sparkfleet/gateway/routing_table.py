@@ -16,7 +16,7 @@ from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.values import Value
 
 _LONGEST_RETRY_S = 3600
-_APP = re.compile(r"(.+)--(g\d+)-(\d+)")
+GROUP_APP = re.compile(r"(.+)--(g\d+)-(\d+)")
 """The Serve application of a group: `app_name` of `controlplane/state/status.py`."""
 
 ModelState = Literal["ready", "starting", "unloaded", "stopped", "failed", "drained"]
@@ -128,7 +128,7 @@ class GroupEntry(Value):
     @property
     def name(self) -> str:
         """The group's name, as `status`, `drain` and `logs` have it; of an endpoint outside the fleet its `app`."""
-        return _APP.sub(r"\1/\2/\3", self.app)
+        return GROUP_APP.sub(r"\1/\2/\3", self.app)
 
 
 class ModelEntry(Value):

@@ -8,7 +8,7 @@ import pytest
 from asking import Asking
 from served_tiny import serve_tiny
 
-from sparkfleet.controlplane.policy.on_demand import LEAST_SERVED_S
+from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 

@@ -154,7 +154,7 @@ class UnloadDeployment(DeploymentAction):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgetDemand(Action):
+class ForgetLoad(Action):
     """Forget if a deployment was loaded: it is no longer desired."""
 
     deployment: str

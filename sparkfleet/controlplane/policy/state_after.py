@@ -14,8 +14,8 @@ from sparkfleet.controlplane.policy.actions import (
     BeginAttempt,
     EndAttempt,
     FailAttempt,
-    ForgetDemand,
     ForgetGroup,
+    ForgetLoad,
     GiveUp,
     KeepStanding,
     KnowBoots,
@@ -106,7 +106,7 @@ def _loads_after(pending: Pending, action: Action) -> Pending:
         case UnloadDeployment(deployment=name):
             unloaded = {**pending.unloaded, name: action.reason}
             return replace(pending, loaded=pending.loaded - {name}, unloaded=unloaded)
-        case ForgetDemand(deployment=name):
+        case ForgetLoad(deployment=name):
             unloaded = {key: why for key, why in pending.unloaded.items() if key != name}
             return replace(pending, loaded=pending.loaded - {name}, unloaded=unloaded)
     return pending

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Literal
 
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
+from sparkfleet.gateway.routing_table import GROUP_APP
 from sparkfleet.group.group_name import GroupKey, GroupValue
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
@@ -89,8 +89,8 @@ def app_name(deployment: str, generation: int, replica: int) -> str:
 
 def parse_app_name(name: str) -> GroupKey | None:
     """The group in a Serve application's name; None if it is not a group's."""
-    found = re.fullmatch(r"(.+)--g(\d+)-(\d+)", name)
-    return (found[1], int(found[2]), int(found[3])) if found else None
+    found = GROUP_APP.fullmatch(name)
+    return (found[1], int(found[2][1:]), int(found[3])) if found else None
 
 
 class DeploymentStatus(Value):

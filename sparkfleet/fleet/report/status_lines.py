@@ -16,7 +16,7 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
-from sparkfleet.units import GIB, gib, gib_of, plural, short_number
+from sparkfleet.units import GIB, duration_words, gib, gib_of, plural, short_number
 
 DAY_S = 86_400
 HISTORY_S = 3600.0
@@ -299,13 +299,3 @@ def _node(node: NodeReport) -> str:
     if node.memory_total is None or node.memory_available is None:
         return "joined · memory not read"
     return f"joined · {gib_of(node.memory_available, node.memory_total)} available"
-
-
-def duration_words(seconds: float) -> str:
-    """`45 s`, `2 min 10 s`, `1 h 5 min`."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
-    return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")

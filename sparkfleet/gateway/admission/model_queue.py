@@ -102,7 +102,7 @@ class ModelQueues:
         """
         candidates = first or choose()
         model = candidates.model.name
-        if model not in self._waiting and not candidates.await_start:
+        if model not in self._waiting and not candidates.wait_for_start:
             found = candidates.forecasts()
             if _has_room(found):
                 return self._grant(candidates, found)
@@ -114,7 +114,7 @@ class ModelQueues:
         self._number += 1
         waiter = _Waiter(choose, candidates, self._number)
         waiters.append(waiter)
-        if candidates.await_start and len(waiters) == 1:
+        if candidates.wait_for_start and len(waiters) == 1:
             self.on_start_awaited()
         self._serve(model)
         return await self._wait(model, waiter)
@@ -146,7 +146,7 @@ class ModelQueues:
             del self._running[slot.owner]
 
     async def _wait(self, model: str, waiter: _Waiter) -> QueuedSlot:
-        limit_s = self._start_s if waiter.candidates.await_start else self._longest_s
+        limit_s = self._start_s if waiter.candidates.wait_for_start else self._longest_s
         try:
             async with asyncio.timeout(limit_s):
                 granted = await asyncio.shield(waiter.granted)
@@ -154,7 +154,7 @@ class ModelQueues:
                 return granted
         except TimeoutError:
             _give_back(waiter)
-            if waiter.candidates.await_start:
+            if waiter.candidates.wait_for_start:
                 raise not_ready(waiter.candidates.model, time.time()) from None
             retry = _retry_after(waiter.candidates.forecasts(), self.waiting(model))
             raise waited_too_long(waiter.candidates.model, limit_s, retry) from None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.policy.ladder import rung_without
-from sparkfleet.controlplane.policy.on_demand import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey, name_of

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from control_values import deployment, plan
 from policy_world import PolicyWorld, seen
 
@@ -13,13 +12,9 @@ from sparkfleet.controlplane.policy.actions import (
     UnloadDeployment,
     WaitForMemory,
 )
+from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.policy.decide import is_at_rest
-from sparkfleet.controlplane.policy.on_demand import (
-    LEAST_SERVED_S,
-    UNUSED_S,
-    changes_by_time,
-    duration,
-)
+from sparkfleet.controlplane.policy.on_demand import changes_by_time
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.demand import RequestDemand
 from sparkfleet.controlplane.state.desired import Desired, Standing
@@ -313,10 +308,3 @@ def test_a_fleet_rests_unless_time_may_load_or_unload_something():
     idle.round()
     assert (changes_by_time(idle.state), changes_by_time(used.state)) == (True, False)
     assert (is_at_rest(idle.state), is_at_rest(used.state)) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(30, "30 s"), (90, "90 s"), (1800, "30 min"), (7200, "2 h"), (86_400, "1 d")]
-)
-def test_a_limit_is_named_in_its_largest_whole_unit(seconds, words):
-    assert duration(seconds) == words

@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.planning.step_times import last_start_s, started_by
-from sparkfleet.fleet.report.status_lines import duration_words, fleet_lines, state_words
+from sparkfleet.fleet.report.status_lines import fleet_lines, state_words
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.perf.prediction import DECLARED, Band, Provenance
@@ -210,14 +210,6 @@ def test_degraded_is_what_serves_with_fewer_groups(state, ready, planned, words)
 
 def test_nothing_is_deployed():
     assert lines(fleet())[-1].startswith("Nothing is deployed. `sparkfleet apply")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(-1, "0 s"), (59.4, "59 s"), (60, "1 min"), (125, "2 min 5 s"), (3600, "1 h"), (3725, "1 h 2 min")],
-)
-def test_durations(seconds, words):
-    assert duration_words(seconds) == words
 
 
 def behind_tls(days, authority="", trouble=""):

@@ -3,8 +3,8 @@
 import pytest
 from simulation_seeds import NEVER, seed_with
 
+from sparkfleet.controlplane.policy import claim_room, on_demand
 from sparkfleet.controlplane.policy import decide as policy
-from sparkfleet.controlplane.policy import on_demand
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
 from sparkfleet.lab.simulation.demand_events import DEMANDS, REQUESTS
 from sparkfleet.lab.simulation.run import DEMAND_EVERY_S, simulate
@@ -57,20 +57,25 @@ def test_a_policy_without_a_rule_for_them_is_found(rule, words, monkeypatch):
 
 MISTAKES = {
     "what is used never ends": (
-        on_demand._MakeRoom,
+        claim_room.ClaimRoom,
         "_may_end",
-        lambda room, one: room._state.demand[one.name].unused_s >= on_demand.UNUSED_S,
+        lambda room, one: room._state.demand[one.name].unused_s >= claim_room.UNUSED_S,
         "which could be started, has waited for",
     ),
     "what is used ends at once": (
-        on_demand._MakeRoom,
+        claim_room.ClaimRoom,
         "_may_end",
         lambda room, one: True,
         "is used and was ended for",
     ),
-    "all end for one": (on_demand, "_fewest", lambda state, lacking, holders: list(holders), "was ended for"),
-    "memory that is given back does not count": (on_demand, "_ending", lambda *_: {}, "which fits beside it"),
-    "nodes that are away or drained do not count": (on_demand, "_obstacle", lambda *_: "", "away or drained"),
+    "all end for one": (claim_room, "fewest", lambda state, lacking, holders: list(holders), "was ended for"),
+    "memory that is given back does not count": (
+        claim_room,
+        "given_back",
+        lambda *_: {},
+        "which fits beside it",
+    ),
+    "nodes that are away or drained do not count": (on_demand, "obstacle", lambda *_: "", "away or drained"),
     "memory does not count": (FreeMemory, "holds", lambda *_, unknown=None: True, "was started without room"),
 }
 

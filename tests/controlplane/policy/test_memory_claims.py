@@ -8,7 +8,7 @@ from policy_world import application, seen
 
 from sparkfleet.controlplane.policy.actions import (
     EndAttempt,
-    ForgetDemand,
+    ForgetLoad,
     GiveUp,
     KeepStanding,
     LadderStep,
@@ -288,7 +288,7 @@ def test_what_is_known_of_one_is_dropped_when_it_is_no_longer_on_demand():
     """It would end at once when it is on demand again."""
     state = fleet(wanted("a", 20, on_demand=False), free=100, running=["a"])
     state = replace(state, pending=Pending(unloaded={"a": "no request for 30 s"}))
-    assert [one.deployment for one in decide(state, NOW) if isinstance(one, ForgetDemand)] == ["a"]
+    assert [one.deployment for one in decide(state, NOW) if isinstance(one, ForgetLoad)] == ["a"]
 
 
 def test_an_edit_that_waits_for_memory_ends_nothing_and_takes_none():

@@ -1,0 +1,87 @@
+"""Room for a claim: the loaded deployments that end for it, and when.
+
+- One without a request for `UNUSED_S` ends at once;
+- one that is used when it has served for as long as its own start took, and for `LEAST_SERVED_S` at least: two deployments
+  with steady requests then take turns, and spend at most half of the time on starts (the rule of ski rental);
+- any of them ends at once for a deployment that is not on demand.
+
+Those that were used longest ago end first, as many as are needed, once all of them may end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sparkfleet.controlplane.policy.loaded_memory import fewest, given_back, loaded
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, added
+from sparkfleet.controlplane.policy.memory_claims import Claim
+from sparkfleet.controlplane.policy.state import FleetState, Now
+from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.group.report import GroupPhase
+
+UNUSED_S = 10.0
+"""Seconds without a request after which a loaded deployment ends for another: an agent's calls of tools take seconds."""
+LEAST_SERVED_S = 60.0
+"""Seconds that a loaded deployment with requests serves, at least, before it ends for another."""
+
+
+class ClaimRoom:
+    """The loaded deployments that may end for a claim."""
+
+    def __init__(self, state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> None:
+        self._state = state
+        self._now = now
+        self._claim = claim
+        self._ending = given_back(state, claim.needs)
+        # Some of the memory that is kept for groups that start is taken already, and counted twice.
+        self._starting = free.starting if claim.since is not None else {}
+        holders = sorted((one for one in loaded(state) if one.name != claim.desired.name), key=self._used_at)
+        chosen: list[Desired] | None = None
+        for needs in (claim.needs, claim.planned):
+            if not (lacking := free.lacking(needs)):
+                break  # the middle of its band fits as it is
+            chosen = fewest(state, self._later(lacking), holders)
+            if chosen is not None:
+                break
+        self.is_under_way = chosen is not None
+        """True if memory is about to be given back, or will be once what is used has had its time."""
+        self._chosen = chosen or []
+        self.to_end = self._chosen if all(map(self._may_end, self._chosen)) else []
+
+    def words(self) -> str:
+        """The event that the claim waits for, in words."""
+        if self._chosen:
+            names = " and ".join(each.name for each in self._chosen)
+            ends = "ends" if len(self._chosen) == 1 else "end"
+            return f"it starts once {names} {ends}, which {'has' if ends == 'ends' else 'have'} its memory"
+        if self._ending:
+            return "it starts once the memory of what has just ended is free"
+        return "it starts once the memory is known that others take which start now"
+
+    def _later(self, lacking: Mapping[str, int]) -> dict[str, int]:
+        """Bytes that will still be missing when what ends has ended, and what starts has started."""
+        back = added(self._ending, self._starting)
+        return {node: need - back.get(node, 0) for node, need in lacking.items() if need > back.get(node, 0)}
+
+    def _used_at(self, one: Desired) -> float:
+        demand = self._state.demand.get(one.name)
+        return demand.used_at if demand is not None else self._now.steady
+
+    def _may_end(self, one: Desired) -> bool:
+        if self._claim.since is None:
+            return True
+        if (demand := self._state.demand.get(one.name)) is None:
+            return False
+        if demand.unused_s >= UNUSED_S:
+            return True
+        if demand.ready_since is None:
+            return False
+        start_s = 0.0
+        for app in self._state.apps:
+            if app.deployment == one.name and app.status in ("starting", "running"):
+                report = self._state.report(app.group)
+                if report is None or report.phase is not GroupPhase.READY:
+                    return False  # it starts, or its seconds are not known: the controller or its actor has just started
+                start_s = max(start_s, report.started_s or 0.0)
+        # Also between two requests: those of an agent may be so short that no report finds one in flight.
+        return self._now.steady - demand.ready_since >= max(LEAST_SERVED_S, start_s)

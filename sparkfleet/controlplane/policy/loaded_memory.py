@@ -1,0 +1,91 @@
+"""Memory that deployments on demand hold, and give back when they end: by the middle of the predicted band."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sparkfleet.controlplane.policy.memory_admission import added
+from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.group.group_name import GroupKey
+
+
+def loaded(state: FleetState) -> list[Desired]:
+    """Deployments on demand that are loaded."""
+    return [one for one in state.to_run.values() if one.spec.on_demand]
+
+
+def middle_needs(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
+    """Bytes on each node that groups take at their rungs, by the middle of the predicted band."""
+    found: dict[str, int] = {}
+    for group in groups:
+        rung = desired.plan_of(group).rung_at(state.standing(group).rung)
+        nodes = rung.candidate.shape.nodes
+        found = added(found, dict.fromkeys(nodes, int(rung.prediction.memory_bytes_per_rank.mid)))
+    return found
+
+
+def held_memory(state: FleetState, desired: Desired, *, ending: bool = False) -> dict[str, int]:
+    """Bytes on each node that the groups of a deployment are predicted to hold, the middle of the band.
+
+    Those that were given up or wait for nodes hold nothing.
+
+    Args:
+        ending: count those that are being retired instead of those that are not.
+    """
+    there = {app.group: app.status for app in state.apps if app.status != "failed"}
+    served = state.last_served.get(desired.name)
+    found: dict[str, int] = {}
+    # The generation that served last serves on, or again, if the desired one was given up.
+    for one in (desired,) if served is None else (desired, served):
+        holding = [
+            group
+            for group in one.groups
+            if group in there
+            and (one is desired or group not in desired.groups)
+            and (there[group] == "retiring" or desired.name not in state.to_run) is ending
+            and not state.standing(group).given_up
+            and group not in state.pending.waiting
+            and not state.is_barred(group)
+        ]
+        found = added(found, middle_needs(state, one, holding))
+    return found
+
+
+def given_back(state: FleetState, needs: Mapping[str, int]) -> dict[str, int]:
+    """Bytes on nodes of a claim that groups of deployments give back which are no longer to run."""
+    found: dict[str, int] = {}
+    for name in {app.deployment for app in state.apps} - state.to_run.keys():
+        if (one := state.applied.get(name)) is not None:
+            held = held_memory(state, one, ending=True)
+        else:  # deleted: its plan is not known any more
+            reports = (one for one in state.reports if one.deployment == name)
+            held = {one.node: needs.get(one.node, 0) for one in reports}
+        found = added(found, {node: held[node] for node in held.keys() & needs.keys()})
+    return found
+
+
+def fewest(state: FleetState, lacking: Mapping[str, int], holders: Iterable[Desired]) -> list[Desired] | None:
+    """The first of the holders whose memory is enough, without those that are not needed beside the others; None if that of
+    all is not enough."""
+    chosen: list[Desired] = []
+    for one in holders:
+        if not _still(state, lacking, chosen):
+            break
+        if not lacking.keys().isdisjoint(held_memory(state, one)):
+            chosen.append(one)
+    if _still(state, lacking, chosen):
+        return None
+    for one in tuple(reversed(chosen)):
+        others = [each for each in chosen if each is not one]
+        if not _still(state, lacking, others):
+            chosen = others
+    return chosen
+
+
+def _still(state: FleetState, lacking: Mapping[str, int], ended: Iterable[Desired]) -> bool:
+    """True if memory is missing on a node although some deployments have ended."""
+    back: dict[str, int] = {}
+    for one in ended:
+        back = added(back, held_memory(state, one))
+    return any(need > back.get(node, 0) for node, need in lacking.items())
