@@ -57,6 +57,8 @@ class Checkpoint(Value):
     """False: sizes are estimated from the config."""
     bytes_on_disk: int
     """Bytes of the weight files."""
+    largest_file: int | None = None
+    """Bytes of the largest weight file; None if the files are not known."""
     weights: tuple[Portion, ...]
     """Everything that an engine loads, by part and format."""
     unsized: tuple[Part, ...] = ()

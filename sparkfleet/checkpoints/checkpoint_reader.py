@@ -19,11 +19,16 @@ from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
 from sparkfleet.checkpoints.arch.other_tasks import refuse_other_tasks
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
-from sparkfleet.checkpoints.io.checkpoint_files import CONTAINER, read_beside, read_config, read_tensors
+from sparkfleet.checkpoints.io.checkpoint_files import (
+    CONTAINER,
+    WeightFiles,
+    read_beside,
+    read_config,
+    read_tensors,
+)
 from sparkfleet.checkpoints.io.config_json import Config, language_model
 from sparkfleet.checkpoints.io.hub_cache import name_of
 from sparkfleet.checkpoints.io.licenses import read_license
-from sparkfleet.checkpoints.io.safetensors_header import Tensor
 from sparkfleet.checkpoints.quantization.named_quantization import named_quantization
 from sparkfleet.checkpoints.quantization.quantization_reader import read_quantization
 from sparkfleet.checkpoints.quantization.quantization_scope import Scope
@@ -123,8 +128,8 @@ def _from_config(
     )
 
 
-def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tensor], int]) -> Checkpoint:
-    tensors, size = found
+def _from_weights(outer: Config, name: str, source: Path, found: WeightFiles) -> Checkpoint:
+    tensors, size, largest = found
     config = language_model(outer)
     family = family_of(config)
     if family is not None:
@@ -151,6 +156,7 @@ def _from_weights(outer: Config, name: str, source: Path, found: tuple[list[Tens
         update={
             "weights_known": True,
             "bytes_on_disk": size,
+            "largest_file": largest,
             "weights": tuple(kept),
             "widths": None if family is None else _declared_widths(config, family, layers),
             "vision": weights.has(Part.VISION),

@@ -27,6 +27,7 @@ from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
+from sparkfleet.planner.engine_args.engine_args import READ_FILES
 from sparkfleet.planner.types.plan import Candidate
 
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin", "gptq-int8": "gptq_marlin"}
@@ -101,6 +102,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are requested every few seconds
         *("--allowed-media-domains", *allowed_domains(candidate)),
         *_memory(candidate),
+        *(() if candidate.mmap else (READ_FILES,)),
         *_kernels(candidate),
         *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
         *_speculation(candidate, context),

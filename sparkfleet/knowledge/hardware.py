@@ -64,6 +64,15 @@ class MemoryOverheads(Value):
     cuda_graphs_gb: MeasuredRange
 
 
+class LoadingRates(Value):
+    """Rates of weight files from the disk into an engine, GB/s (1e9 bytes)."""
+
+    mapped_gb_per_s: MeasuredRange
+    """Files that are mapped (mmap), as engines do by themselves."""
+    read_gb_per_s: MeasuredRange
+    """Files that are read as a whole."""
+
+
 class CpuGeneric(Value):
     """Any machine that runs the embedded engine."""
 
@@ -82,6 +91,7 @@ class Hardware(Value):
     ceilings: SparkCeilings
     links: UniqueEntries[LinkClass]
     memory: MemoryOverheads
+    loading: LoadingRates
     cpu_generic: CpuGeneric
 
     def link(self, link_id: str) -> LinkClass:

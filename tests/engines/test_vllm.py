@@ -77,6 +77,11 @@ def test_the_guard_precedes_the_path_of_the_deployment(launch):
     assert dict(launch(env=(("PYTHONPATH", "/mine"),)).env)["PYTHONPATH"] == "/state/r:/mine"
 
 
+def test_weight_files_are_read_whole_if_the_plan_has_the_memory_for_it(launch, flags):
+    assert "--safetensors-load-strategy" not in flags(launch(device="cuda").argv)
+    assert flags(launch(device="cuda", mmap=False).argv)["--safetensors-load-strategy"] == "eager"
+
+
 def test_media_come_from_the_allowed_hosts_only(launch, flags):
     allowed = launch(media_domains=("a.example", "b.example"))
     assert flags(allowed.argv)["--allowed-media-domains"] == "a.example b.example"

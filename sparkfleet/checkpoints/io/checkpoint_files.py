@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from sparkfleet.checkpoints.io.config_json import Config
 from sparkfleet.checkpoints.io.safe_io import present, read_json_object, shown, size_of
@@ -71,8 +72,18 @@ def read_beside(directory: Path, name: str) -> Config | None:
     return Config(read_json_object(path, CONFIG_BYTES), str(path)) if present(path) else None
 
 
-def read_tensors(directory: Path) -> tuple[list[Tensor], int] | None:
-    """Reads the tensors of all weight files, and the files' size in bytes; None if there are no weights.
+class WeightFiles(NamedTuple):
+    """The tensors of all weight files, and the files' sizes."""
+
+    tensors: list[Tensor]
+    size: int
+    """Bytes of all files."""
+    largest: int
+    """Bytes of the largest one."""
+
+
+def read_tensors(directory: Path) -> WeightFiles | None:
+    """Reads the tensors of all weight files; None if there are no weights.
 
     Raises:
         FactError: a file is missing, damaged or outside the directory, or a tensor is missing or occurs twice.
@@ -87,21 +98,21 @@ def read_tensors(directory: Path) -> tuple[list[Tensor], int] | None:
     return _read(paths)
 
 
-def _indexed(directory: Path, index: Path) -> tuple[list[Tensor], int]:
+def _indexed(directory: Path, index: Path) -> WeightFiles:
     entries = read_json_object(index, INDEX_BYTES).get("weight_map")
     if not isinstance(entries, dict) or not entries:
         raise FactError(
             f"{index}: has no weight_map.", means="The file is damaged.", do="Download the checkpoint again."
         )
-    tensors, size = _read(_shards(directory, index, entries))
-    missing = entries.keys() - {tensor.name for tensor in tensors}
+    found = _read(_shards(directory, index, entries))
+    missing = entries.keys() - {tensor.name for tensor in found.tensors}
     if missing:
         raise FactError(
             f"{index}: {len(missing)} of its tensors are in no file, one is {shown(min(missing))}.",
             means="The checkpoint is incomplete.",
             do="Download the checkpoint again.",
         )
-    return tensors, size
+    return found
 
 
 def _shards(directory: Path, index: Path, entries: Mapping[str, object]) -> list[Path]:
@@ -137,19 +148,19 @@ def _unindexed(directory: Path) -> list[Path]:
     return [path for path in found if not path.name.startswith(("adapter_", "consolidated"))]
 
 
-def _read(paths: Iterable[Path]) -> tuple[list[Tensor], int]:
+def _read(paths: Iterable[Path]) -> WeightFiles:
     tensors: list[Tensor] = []
-    size = 0
+    sizes: list[int] = []
     for path in paths:
         tensors += read_header(path)
-        size += size_of(path)
+        sizes.append(size_of(path))
     if len({tensor.name for tensor in tensors}) != len(tensors):
         raise FactError(
             f"{next(iter(paths)).parent}: a tensor is in two files.",
             means="Files of different checkpoints are mixed.",
             do="Download the checkpoint again into an empty directory.",
         )
-    return tensors, size
+    return WeightFiles(tensors, sum(sizes), max(sizes, default=0))
 
 
 def refused_pipeline(where: str, by: str) -> FactError:

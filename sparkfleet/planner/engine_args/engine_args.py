@@ -22,6 +22,10 @@ MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-st
 EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
 """Flags that switch CUDA graphs off; "" if there is none."""
 KV_FLAG = "--kv-cache-dtype"
+LOADING_FLAGS = ("--load-format", "--safetensors-load-strategy", "--model-loader-extra-config")
+"""Flags of vLLM that choose the way in which weights are read."""
+READ_FILES = "--safetensors-load-strategy=eager"
+"""vLLM then reads whole files of weights instead of mapping them (model_executor/model_loader/weight_utils.py)."""
 
 KV_BYTES = ("--kv-cache-memory-bytes", "--kv-cache-memory")
 """vLLM's KV cache on each rank, recurrent states included; `--gpu-memory-utilization` does not count for it then

@@ -11,8 +11,9 @@ from sparkfleet.values import Value
 Member = tuple[int, int]
 """Generation and index with which a group was first started: its name (`g1/0`) as long as it runs."""
 
-FOLLOWS = ("memory_fraction",)
-"""Fields that follow from a prediction: a better prediction alone is no reason to restart a model."""
+FOLLOWS = ("memory_fraction", "mmap")
+"""Fields that follow from a prediction, or matter at a start only: a better prediction or a quicker start is no reason to
+restart a model."""
 ALLOWS = "media_domains"
 """Hosts that an engine may fetch from. The gateway checks a deployment's own list first, at once, so an engine with further
 hosts may go on (decision 101 of docs/decisions.md)."""

@@ -22,6 +22,7 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_FLAG,
     KV_TOKENS,
     MEMORY_FLAGS,
+    READ_FILES,
 )
 from sparkfleet.planner.rules.group_splits import divides_expert_groups, divides_groups, divides_widths
 from sparkfleet.planner.types.plan import Candidate, GroupShape
@@ -101,7 +102,7 @@ def _given(candidate: Candidate) -> dict[str, object]:
         "memory_fraction": candidate.memory_fraction,
         "memory_fraction_set": candidate.memory_fraction is not None,
         "kv_pinned": candidate.kv_cache_bytes is not None,
-        "flags": candidate.engine_args,
+        "flags": candidate.engine_args if candidate.mmap else (*candidate.engine_args, READ_FILES),
         "env": candidate.env,
         "tp": float(shape.tp),
         "pp": float(shape.pp),

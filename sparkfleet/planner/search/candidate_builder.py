@@ -9,6 +9,7 @@ from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, fraction_of, quant_of, settings_of
+from sparkfleet.planner.capacity.weight_reading import reads_files
 from sparkfleet.planner.place.drafting import depth_on
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import merge_flags
@@ -27,11 +28,11 @@ class StackedProposal(NamedTuple):
 
 def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
     """The candidate as it is before rules have changed it."""
-    case, proposal, stack, _ = stacked
+    case, proposal, stack, room = stacked
     variant, split = case.variant, proposal.split
     nodes = proposal.pool.nodes[: split.ranks]
     tables = stack.disk_tables(case.predictor.checkpoint)
-    return Candidate(
+    candidate = Candidate(
         model=variant.model,
         shape=GroupShape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
         engine=stack.engine,
@@ -50,6 +51,9 @@ def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
         media_domains=variant.media_domains,
         trust_remote_code=variant.trust_remote_code,
     )
+    # Tables that stay on the disk are mapped.
+    reads = tables is None and reads_files(candidate, case.predictor.checkpoint.largest_file, sized, room)
+    return candidate.model_copy(update={"mmap": False}) if reads else candidate
 
 
 def known_of(stacked: StackedProposal) -> RuleContext:

@@ -23,6 +23,7 @@ from sparkfleet.planner.capacity.sizing import (
     sized_at,
 )
 from sparkfleet.planner.capacity.too_large import too_large
+from sparkfleet.planner.capacity.weight_reading import chooses_reading
 from sparkfleet.planner.engine_args.engine_args import (
     EAGER_FLAGS,
     KV_FLAG,
@@ -200,6 +201,7 @@ def _required(candidate: Candidate, verdict: RuleJudgement) -> Candidate:
     keys = {**dict(candidate.speculative), **dict(verdict.speculative)}
     update = {
         "engine_args": args,
+        "mmap": candidate.mmap or chooses_reading(parse_flags(args)),
         "env": tuple(sorted(env.items())),
         "speculative": tuple(sorted(keys.items())),
     }

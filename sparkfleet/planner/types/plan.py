@@ -95,6 +95,8 @@ class Candidate(Value):
     env: tuple[tuple[str, str], ...] = ()
     media_domains: tuple[str, ...] = ()
     """Hosts from which the engine may fetch images, video and sound; (): none."""
+    mmap: bool = True
+    """False: the engine reads its weight files as a whole instead of mapping them."""
     trust_remote_code: bool = False
     """True if the engine may run code of the checkpoint, which is pinned to a commit or a directory."""
     command: tuple[str, ...] = ()

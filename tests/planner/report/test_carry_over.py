@@ -33,6 +33,10 @@ def test_a_better_prediction_of_the_memory_share_restarts_nothing():
     assert carried_over(plan(memory_fraction=0.5), [running(plan(memory_fraction=0.6))]).kept == ((1, 0),)
 
 
+def test_a_quicker_start_restarts_nothing():
+    assert carried_over(plan(mmap=False), [running(plan(mmap=True))]).kept == ((1, 0),)
+
+
 @pytest.mark.parametrize(
     ("running_with", "planned_with", "goes_on"),
     [

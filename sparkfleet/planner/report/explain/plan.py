@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Provenance
+from sparkfleet.planner.capacity.weight_reading import loading_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
@@ -20,7 +21,7 @@ from sparkfleet.planner.types.plan import (
     Rung,
 )
 from sparkfleet.specs.deployment import Objective
-from sparkfleet.units import GIB, short_number, three_digits
+from sparkfleet.units import GIB, gb, short_number, three_digits
 
 
 def explain_plan(
@@ -71,6 +72,7 @@ def _group_lines(
     lines += _settings_lines(first)
     lines += lines_of("warning", *first.notes)
     lines += _image_lines(first.candidate)
+    lines += _loading_lines(first)
     return lines + _fallback_lines(first, rest, objective)
 
 
@@ -87,6 +89,24 @@ def _settings_lines(rung: Rung) -> list[str]:
 def _image_lines(candidate: Candidate) -> list[str]:
     image = image_of(candidate)
     return lines_of("image", tag_words(image)) if image else []
+
+
+def _loading_lines(rung: Rung) -> list[str]:
+    """The way in which the weights are read, if it is not the engine's own, with both predicted times."""
+    size = rung.prediction.weights_bytes
+    if rung.candidate.mmap or not size:
+        return []
+    times = loading_times(size, rung.candidate.shape.ranks)
+    return lines_of(
+        "loading",
+        f"weight files are read whole, not mapped (mmap): {gb(size)} in about {_rough(times.read)} instead of"
+        f" {_rough(times.mapped)}, predicted; the engine's own start comes on top",
+    )
+
+
+def _rough(seconds: float) -> str:
+    """A time of which only the size is known: `40 s`, `9 min`."""
+    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 95 else f"{seconds / 60:.0f} min"
 
 
 def _fallback_lines(first: Rung, rest: Sequence[Rung], objective: Objective) -> list[str]:
