@@ -126,6 +126,9 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *("--max-running-requests", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
         *("--enable-metrics",),
+        # An idle scheduler spins: a whole core and 1.6 W; with it the first token after a pause takes as long as before
+        # (hasso5703/dgx-spark-qwen38, pull request 4).
+        *("--sleep-on-idle",),
         *_media(candidate),
         *_memory(candidate),
         *_quantization(candidate),
@@ -239,9 +242,7 @@ def _cpu_flags(candidate: Candidate) -> tuple[str, ...]:
         )
     tokens = str(max(CPU_KV_TOKENS, candidate.context))
     share = () if candidate.memory_fraction is not None else ("--mem-fraction-static", CPU_FRACTION)
-    # An idle SGLang spins, which takes a processor from a model that runs on processors.
-    scheduling = ("--disable-overlap-schedule", "--sleep-on-idle")
-    return ("--device", "cpu", *scheduling, "--max-total-tokens", tokens, *share)
+    return ("--device", "cpu", "--disable-overlap-schedule", "--max-total-tokens", tokens, *share)
 
 
 def _environment(candidate: Candidate, context: RankContext) -> Pairs:

@@ -636,3 +636,33 @@ async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
         )
     )
     assert await findings() == []
+
+
+NO_LINKS = INVENTORY.partition("links:")[0]
+
+
+@pytest.mark.parametrize(
+    ("up", "carrier", "present", "found"),
+    [
+        (True, False, True, True),
+        (True, True, True, False),
+        (False, False, True, False),
+        (True, False, False, False),
+    ],
+    ids=["no cable", "a cable", "switched off by hand", "off"],
+)
+async def test_a_connectx_7_without_a_cable_takes_power(sparks, up, carrier, present, found):
+    for spark in sparks:
+        for name in (FIRST, SECOND):
+            spark.netdevs[name] = netdev(name, "", up=up, carrier=carrier)
+        if not present:
+            no_card(None, spark)
+    inventory = parse_inventory(NO_LINKS, "inventory.yaml")
+    fleet = await gather(inventory, {spark.name: spark.channel() for spark in sparks}, timeout_s=5)
+    told = [one for one in registry.examine(fleet) if one.id in ("cx7-idle", "cx7-present")]
+    notes = [one.what for one in told if one.severity is Severity.INFO]
+    assert notes == [
+        f"{spark.name}: the ConnectX-7 is on, and none of its 2 ports has a cable"
+        for spark in sparks
+        if found
+    ]

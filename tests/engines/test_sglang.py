@@ -34,6 +34,7 @@ def test_the_command_of_field_report_000(launch):
         "--max-running-requests", "4",
         "--dtype", "auto",
         "--enable-metrics",
+        "--sleep-on-idle",
         "--mem-fraction-static", "0.82",
         "--speculative-algorithm", "NEXTN",
         "--speculative-num-steps", "5",

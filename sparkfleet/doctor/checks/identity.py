@@ -9,10 +9,13 @@ from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.checks.agreement import differing, shared, values
 from sparkfleet.doctor.findings import CheckFault, error, note, warning
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
-from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot, pci_address
 from sparkfleet.hostfacts.machine import MachineIdentity
+from sparkfleet.hostfacts.network.netdev import Netdev
 
 CVE = "CVE-2026-24218"
+CX7 = "15b3:1021"
+"""PCI id of a ConnectX-7 function."""
 
 
 @node_check(
@@ -38,16 +41,52 @@ def machine_is_a_spark(node: NodeSnapshot, identity: MachineIdentity) -> Iterato
 @node_check(
     "cx7-present", "the ConnectX-7 is present", rules=("cx7-absent-without-cable",), source="sparkbase wiki"
 )
-def cx7_present(node: NodeSnapshot, identity: MachineIdentity) -> Iterator[CheckFault]:
-    """A ConnectX-7 without a cable may be absent from PCI."""
-    if node.pci is None or recognise(identity, node.pci, node.gpus or ()).kind is not MachineKind.SPARK:
+def cx7_present(node: NodeSnapshot, identity: MachineIdentity, fleet: FleetReadings) -> Iterator[CheckFault]:
+    """Reports a ConnectX-7 that is absent from PCI on a node with a cable in the inventory: without one it may be off."""
+    if not _is_spark(node, identity) or not fleet.rail_netdevs(node.name):
         return
-    if not any(device.id == "15b3:1021" for device in node.pci):
+    if not _cx7_functions(node):
         yield note(
             f"{node.name} has no ConnectX-7 on PCI",
             means="No cable is plugged in: without one its PCI functions may be absent. The card itself is not missing.",
             do="Plug the QSFP cable in; reboot if the card does not appear.",
         )
+
+
+@node_check(
+    "cx7-idle",
+    "a ConnectX-7 without a cable is switched off",
+    source="graham33/nixos-dgx-spark, issue 165: 40 W idle with it, 25 W without",
+)
+def cx7_idle(
+    node: NodeSnapshot, identity: MachineIdentity, netdevs: tuple[Netdev, ...], fleet: FleetReadings
+) -> Iterator[CheckFault]:
+    """Reports a ConnectX-7 that is on, with no carrier at any port, on a node without a cable in the inventory."""
+    if not _is_spark(node, identity) or fleet.rail_netdevs(node.name):
+        return
+    functions = _cx7_functions(node)
+    ports = [one for one in netdevs if pci_address(one.name) in functions]
+    # A port that is switched off shows no carrier whether a cable is plugged in or not.
+    if ports and all(one.up and not one.carrier for one in ports):
+        yield note(
+            f"{node.name}: the ConnectX-7 is on, and none of its {len(ports)} ports has a cable",
+            means="It takes about 15 W: 40 W were measured at an idle Spark with it and 25 W without. DGX OS of 2026-02 and"
+            " later switches it off while no cable is plugged in.",
+            do=(
+                "sudo apt update && sudo apt full-upgrade && sudo apt install dgx-spark-mlnx-hotplug && sudo reboot",
+                "When you plug a cable in later, it comes back by itself.",
+            ),
+        )
+
+
+def _is_spark(node: NodeSnapshot, identity: MachineIdentity) -> bool:
+    """True if PCI was read and the machine is a Spark."""
+    return node.pci is not None and recognise(identity, node.pci, node.gpus or ()).kind is MachineKind.SPARK
+
+
+def _cx7_functions(node: NodeSnapshot) -> frozenset[str]:
+    """PCI addresses of the ConnectX-7's functions."""
+    return frozenset(device.address for device in node.pci or () if device.id == CX7)
 
 
 def _release(node: NodeSnapshot) -> str | None:
@@ -126,6 +165,7 @@ def host_keys_differ(fleet: FleetReadings) -> Iterator[CheckFault]:
 CHECKS: tuple[Check, ...] = (
     machine_is_a_spark,
     cx7_present,
+    cx7_idle,
     release_same,
     kernel_same,
     machine_ids_differ,
