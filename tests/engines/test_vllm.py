@@ -79,7 +79,10 @@ def test_the_guard_precedes_the_path_of_the_deployment(launch):
 
 def test_weight_files_are_read_whole_if_the_plan_has_the_memory_for_it(launch, flags):
     assert "--safetensors-load-strategy" not in flags(launch(device="cuda").argv)
-    assert flags(launch(device="cuda", mmap=False).argv)["--safetensors-load-strategy"] == "eager"
+    read = launch(device="cuda", mmap=False)
+    assert flags(read.argv)["--safetensors-load-strategy"] == "eager"
+    assert ("MALLOC_MMAP_THRESHOLD_", "131072") in read.env
+    assert "MALLOC_MMAP_THRESHOLD_" not in dict(launch(device="cuda").env)
 
 
 def test_media_come_from_the_allowed_hosts_only(launch, flags):
