@@ -16,6 +16,7 @@ from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
+from sparkfleet.planner.types.plan import Rung
 
 
 class ObservedFleet:
@@ -75,29 +76,46 @@ class ObservedFleet:
         return self.kept().union(*(one.groups for one in self.store.deployments.desired().values()))
 
     def older(self, name: str) -> list[RunningGroup]:
-        """Groups of a deployment that run at a rung of an earlier plan, are no longer desired and not given up.
-
-        The rung is the reported one, or the stored one of a group that has not reported to this process yet.
-        """
+        """Groups of a deployment that run at a rung of an earlier plan, are no longer desired and not given up."""
         wanted = self.store.deployments.desired().get(name)
         alive = {
             app.group for app in self.apps if app.deployment == name and app.status in ("starting", "running")
         }
         if not alive or (wanted is not None and alive.issubset(wanted.groups)):
             return []  # the usual case, without reading the history
-        standings = self.store.groups.standings()
-        rungs = {group: one.rung for group, one in standings.items()}
+        alive -= {group for group, one in self.store.groups.standings().items() if one.given_up}
+        return [
+            one
+            for group, one in self._planned_earlier(name, alive).items()
+            if wanted is None or group not in wanted.groups
+        ]
+
+    def ending(self) -> dict[GroupKey, Rung]:
+        """Groups that are being retired, of generations that are kept, each at its rung."""
+        found: dict[GroupKey, Rung] = {}
+        retiring = {app.group for app in self.apps if app.status == "retiring"}
+        for name in {group[0] for group in retiring}:
+            earlier = self._planned_earlier(name, retiring)
+            found |= {group: one.plan.rung_at(one.rung) for group, one in earlier.items()}
+        return found
+
+    def _planned_earlier(self, name: str, groups: Collection[GroupKey]) -> dict[GroupKey, RunningGroup]:
+        """Selects those of some groups that are in a kept generation of a deployment.
+
+        The rung is the reported one, or the stored one of a group that has not reported to this process yet.
+        """
+        rungs = {group: one.rung for group, one in self.store.groups.standings().items()}
         rungs |= {report.group: report.rung for report in self.reports.groups()}
-        alive -= {group for group, one in standings.items() if one.given_up}
         plans = {
             key: plan
             for one in self.store.deployments.history(name)
             for key, plan in one.planned()
-            if key in alive and (wanted is None or key not in wanted.groups)
+            if key in groups
         }
-        return [
-            RunningGroup(member=key[1:], plan=plan, rung=rungs.get(key, 0)) for key, plan in plans.items()
-        ]
+        return {
+            key: RunningGroup(member=key[1:], plan=plan, rung=rungs.get(key, 0))
+            for key, plan in plans.items()
+        }
 
     def running(self) -> dict[str, tuple[RunningGroup, ...]]:
         """Groups of each deployment that run, start, or wait for demand, each at its rung."""
@@ -129,6 +147,7 @@ class ObservedFleet:
             standings=self.store.groups.standings(),
             starts=self.store.groups.starts(),
             older={(name, *one.member): one.candidate for name in self.applied() for one in self.older(name)},
+            ending=self.ending(),
             nodes=self.nodes,
             available=available or {},
             unusable=unusable or {},

@@ -105,3 +105,28 @@ async def test_one_that_is_no_longer_on_demand_starts(world, requests):
     await world.controller.commands.put(deployment(), plan(mid=10 * GIB), "me")
     await world.controller.reconcile()
     assert len(world.apps.launches) == 1
+
+
+@pytest.mark.parametrize(("free", "starts"), [(5 * GIB, 0), (20 * GIB, 1)])
+async def test_one_whose_edit_ended_its_only_group_does_not_start_in_memory_that_another_has_now(
+    world, requests, free, starts
+):
+    """No request waits, for this one or another: it is not loaded now, it is loaded still."""
+    await put(world)
+    await world.controller.commands.put(
+        deployment("other", on_demand=True), plan("other", mid=10 * GIB), "me"
+    )
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await requests.report(idle_s=1.0, ready_s=300.0)
+    world.apps.become("other", 1, "running")
+    world.nodes.available["this"] = 0
+    await world.controller.commands.put(deployment(on_demand=True), plan(mid=10 * GIB, context=1024), "me")
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    world.apps.finish()
+    world.nodes.available["this"] = free
+    launches = len(world.apps.launches)
+    await world.controller.reconcile()
+    assert len(world.apps.launches) - launches == starts
+    assert await world.messages("unload") == (["its memory was not free"] if not starts else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sparkfleet.controlplane.policy.memory_admission import added
+from sparkfleet.controlplane.policy.rolling_update import RollingUpdate
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
@@ -53,15 +54,32 @@ def held_memory(state: FleetState, desired: Desired, *, ending: bool = False) ->
 
 
 def given_back(state: FleetState, needs: Mapping[str, int]) -> dict[str, int]:
-    """Bytes on nodes of a claim that groups of deployments give back which are no longer to run."""
+    """Bytes on nodes of a claim that groups give back which are no longer to run."""
     found: dict[str, int] = {}
-    for name in {app.deployment for app in state.apps} - state.to_run.keys():
-        if (one := state.applied.get(name)) is not None:
-            held = held_memory(state, one, ending=True)
-        else:  # deleted: its plan is not known any more
+    for name in {app.deployment for app in state.apps}:
+        held = _replaced_memory(state, name)
+        one = state.applied.get(name)
+        if one is None:  # deleted: its plan is not known before it ends
             reports = (one for one in state.reports if one.deployment == name)
-            held = {one.node: needs.get(one.node, 0) for one in reports}
+            held = held or {one.node: needs.get(one.node, 0) for one in reports}
+        elif name not in state.to_run:
+            held = added(held, held_memory(state, one, ending=True))
         found = added(found, {node: held[node] for node in held.keys() & needs.keys()})
+    return found
+
+
+def _replaced_memory(state: FleetState, name: str) -> dict[str, int]:
+    """Bytes on each node that groups of a deployment give back which end and are no longer desired.
+
+    None if a group is to start that replaces them: it needs the same.
+    """
+    desired, found = state.applied.get(name), dict[str, int]()
+    if name in state.to_run and RollingUpdate(state, state.to_run[name]).missing:
+        return found
+    for group, rung in state.ending.items():
+        if group[0] == name and (desired is None or group not in desired.groups):
+            nodes = rung.candidate.shape.nodes
+            found = added(found, dict.fromkeys(nodes, int(rung.prediction.memory_bytes_per_rank.mid)))
     return found
 
 

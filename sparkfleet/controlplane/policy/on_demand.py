@@ -37,8 +37,15 @@ from sparkfleet.units import duration_words
 
 
 def awaits_memory(state: FleetState) -> bool:
-    """True if what is decided about deployments on demand depends on the free memory of the nodes."""
-    return any(one.since is not None or loaded(state) for one in claims(state, frozenset()))
+    """True if what is decided about deployments on demand depends on the free memory of the nodes.
+
+    Also if one is loaded and has no group: between the end of its last one and the start of the next, others may have had
+    its memory.
+    """
+    there = {app.deployment for app in state.apps}
+    return any(one.since is not None or loaded(state) for one in claims(state, frozenset())) or any(
+        one.name not in there for one, _ in missing_on_demand(state)
+    )
 
 
 def changes_by_time(state: FleetState) -> bool:

@@ -48,14 +48,22 @@ class RollingUpdate:
         )
 
     @property
-    def has_given_up(self) -> bool:
-        """True if a desired group is given up: the older ones go on then."""
-        return self.state.has_given_up(self.desired)
+    def is_stopped(self) -> bool:
+        """True if a desired group is given up and the older ones go on.
+
+        They do not if each needs a node that does not come back: the other desired groups could serve, maybe for days.
+        """
+        return self.state.has_given_up(self.desired) and not (self.missing and self._older_wait_for_gone)
 
     @property
     def is_under_way(self) -> bool:
         """True if a desired group starts or restarts. One that waits for nodes does not count: that may take days."""
-        return any(not self.state.may_serve(app) and not self._waits(app) for app in self._desired_apps)
+        return any(
+            not self.state.may_serve(app)
+            and not self._waits(app)
+            and not self.state.standing(app.group).given_up
+            for app in self._desired_apps
+        )
 
     def nodes(self, group: GroupKey) -> tuple[str, ...]:
         """Nodes of a desired group at its rung."""
@@ -73,7 +81,7 @@ class RollingUpdate:
     @cached_property
     def blocked(self) -> tuple[GroupKey, ...]:
         """Missing groups that have older ones on their nodes, if it is their turn: none while something is under way."""
-        if self.has_given_up or self.is_under_way:
+        if self.is_stopped or self.is_under_way:
             return ()
         return tuple(group for group in self.missing if self.blockers(group))
 
@@ -116,6 +124,14 @@ class RollingUpdate:
         meanwhile = f"; {serving_words(left)} meanwhile" if left else ""
         return f"it and {short_name(group)} {what}{meanwhile}"
 
+    @cached_property
+    def _older_wait_for_gone(self) -> bool:
+        """True if each older group needs a node that is gone, so that none of them serves."""
+        gone, older = self.state.nodes.gone_when_seen(), self.state.older
+        return bool(gone) and all(
+            app.group in older and not gone.isdisjoint(older[app.group].shape.nodes) for app in self.replaced
+        )
+
     def _waits(self, app: App) -> bool:
         return app.group in self.state.pending.waiting
 
@@ -138,4 +154,4 @@ def serving_words(groups: Sequence[GroupKey]) -> str:
 def rolling_updates(state: FleetState) -> list[RollingUpdate]:
     """Deployments whose older groups are to end, in the order in which they were applied."""
     found = (RollingUpdate(state, desired) for desired in state.to_run.values())
-    return [one for one in found if one.replaced and not one.has_given_up]
+    return [one for one in found if one.replaced and not one.is_stopped]

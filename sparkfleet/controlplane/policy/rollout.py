@@ -36,10 +36,11 @@ def forget_ended(state: FleetState, now: Now) -> list[Action]:
     there = {app.group for app in state.apps}.union(*(one.groups for one in kept))
     rolling = {one.name for one in state.desired.values() if not _is_whole(state, one)}
     reason = "it is no longer desired and has ended"
+    begun = dict.fromkeys([*state.starts, *state.pending.failed_at])
     return [
         EndAttempt(group=key, reason=reason) if key[0] in rolling else ForgetGroup(group=key, reason=reason)
-        for key in {**state.standings, **state.starts}
-        if key not in there and (key[0] not in rolling or key in state.starts)
+        for key in dict.fromkeys([*state.standings, *begun])
+        if key not in there and (key[0] not in rolling or key in begun)
     ]
 
 

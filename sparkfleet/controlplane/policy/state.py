@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
-from sparkfleet.planner.types.plan import Candidate
+from sparkfleet.planner.types.plan import Candidate, Rung
 
 GONE_S = 180.0
 """Seconds after which a group that can run elsewhere no longer waits for an absent node: a Spark boots in less."""
@@ -62,7 +62,14 @@ class SeenNodes:
 
     def gone(self, now: Now) -> frozenset[str]:
         """Nodes that have been away for `GONE_S` or longer."""
-        return frozenset(name for name, since in self.away_since.items() if now.steady - since >= GONE_S)
+        return self._away_for_long(now.steady)
+
+    def gone_when_seen(self) -> frozenset[str]:
+        """The same at the last reading of all nodes."""
+        return frozenset() if self.looked_at is None else self._away_for_long(self.looked_at)
+
+    def _away_for_long(self, steady: float) -> frozenset[str]:
+        return frozenset(name for name, since in self.away_since.items() if steady - since >= GONE_S)
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,8 @@ class FleetState:
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
     older: Mapping[GroupKey, Candidate] = field(default_factory=dict)
     """Groups of earlier generations that run or start and are no longer desired, with the candidate of their rung."""
+    ending: Mapping[GroupKey, Rung] = field(default_factory=dict)
+    """Groups that are being retired, of generations that are kept, each at its rung."""
     last_served: Mapping[str, Desired] = field(default_factory=dict)
     """Of each deployment with a group that is given up: the newest generation before it that has served, if it is kept."""
     nodes: SeenNodes = field(default_factory=SeenNodes)

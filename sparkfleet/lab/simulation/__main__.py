@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from sparkfleet.lab.simulation.run import DEMAND_EVERY_S, DRAIN_EVERY_S, FAULT_EVERY_S, RACE_EVERY_S, simulate
-from sparkfleet.lab.simulation.world import Report
+from sparkfleet.lab.simulation.run_report import RunReport
 
 
 def main(argv: list[str]) -> int:
@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     return 1 if failed else 0
 
 
-def _reports(given: argparse.Namespace) -> Iterator[Report]:
+def _reports(given: argparse.Namespace) -> Iterator[RunReport]:
     """The report of each seed, in their order, however many processes run them."""
     run = partial(
         simulate,

@@ -59,9 +59,9 @@ class SimulatedClients:
 
     # what they do
 
-    def burst(self) -> None:
-        """Several requests at once for one model."""
-        model = self._model()
+    def burst(self, model: str | None = None) -> None:
+        """Several requests at once for one model; None: for any."""
+        model = model or self._model()
         for _ in range(self._chance.randrange(1, 6)):
             self._send(model, self._lasts())
 
@@ -79,8 +79,8 @@ class SimulatedClients:
         for model in self._chance.sample(DEMANDED, 2):
             self._turns(model, until, self._pace())
 
-    def replace_gateway(self) -> None:
-        """A new replica takes the new requests, and the one before finishes its own."""
+    def replace_gateway(self, *, dies: bool = False) -> None:
+        """A new replica takes the new requests, and the one before finishes its own, unless it dies with them."""
         old = self.gateways[-1]
         number = int(old.name.removeprefix("gateway")) + 1
         self.gateways.append(SimulatedGateway(f"gateway{number}", self._time, self._is_there))
@@ -91,7 +91,10 @@ class SimulatedClients:
                 self.gateways.remove(old)
                 old.close()
 
-        self._time.after(self._chance.choice((0.0, LEAVES_S)), end)
+        if dies:
+            end()
+        else:
+            self._time.after(self._chance.choice((0.0, LEAVES_S)), end)
 
     def pass_time(self) -> None:
         """Ends requests that are over, and notes the use of each model."""

@@ -1,4 +1,4 @@
-"""Events of deployments on demand, drawn from a seed: requests, edits, failed starts, and gateways that are replaced."""
+"""Events of deployments on demand, drawn from a seed: requests, edits, failed starts, drains, and processes that end."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class DemandEvents:
     def calm(self) -> None:
         """Only requests from now on."""
         self._disturbs = False
+        self._world.processes.dies_in_swap = None
 
     def end(self) -> None:
         """No further requests."""
@@ -55,12 +56,32 @@ class DemandEvents:
     def _user(self, action: UserAction) -> None:
         self._world.people.append((action, self._chance.choice(DEMANDED)))
 
-    def _delete(self) -> None:
-        name = self._chance.choice(DEMANDED)
+    def _delete(self, name: str) -> None:
+        """Somebody deletes one of them, and applies it again later."""
         self._world.people.append(("remove", name))
         self._world.time.after(
             self._chance.uniform(0, 600), lambda: self._world.people.append(("apply", name))
         )
+
+    def _while_one_waits(self, act: Callable[[str], object]) -> None:
+        """Sends requests for a deployment, and does something to it soon after that: it waits for its memory, or starts."""
+        name = self._chance.choice(DEMANDED)
+        self._clients.burst(name)
+        self._world.time.after(self._chance.uniform(0.5, 60), lambda: act(name))
+
+    def _drain_loaded(self) -> None:
+        """A node with the engine of one of them is drained, for a while."""
+        engines = self._world.fleet.engines
+        nodes = sorted({node for key in engines if key[0] in DEMANDED for node in engines[key].nodes})
+        if nodes:
+            node = self._chance.choice(nodes)
+            self._world.people.append(("drain", node))
+            back_s = self._chance.choice((30.0, 600.0, 3000.0))
+            self._world.time.after(back_s, lambda: self._world.people.append(("undrain", node)))
+
+    def _kill_in_swap(self) -> None:
+        call = self._chance.choice(("retire", "deploy"))
+        self._world.processes.dies_in_swap = call, self._chance.choice((1, 2))
 
     def _bad_rung(self) -> None:
         key = (self._chance.choice(DEMANDED), self._chance.randrange(2))
@@ -83,7 +104,16 @@ DEMANDS: dict[str, Callable[[DemandEvents], None]] = {
     "gateway replaced": lambda events: events._clients.replace_gateway(),
     "one on demand is edited": lambda events: events._user("edit"),
     "one on demand is applied again": lambda events: events._user("again"),
-    "one on demand is deleted": DemandEvents._delete,
+    "one on demand is deleted": lambda events: events._delete(events._chance.choice(DEMANDED)),
     "one on demand does not start": DemandEvents._bad_rung,
+    "one that waits is edited": lambda events: events._while_one_waits(
+        lambda name: events._world.people.append(("edit", name))
+    ),
+    "one that waits is deleted": lambda events: events._while_one_waits(events._delete),
+    "gateway dies while one waits": lambda events: events._while_one_waits(
+        lambda name: events._clients.replace_gateway(dies=True)
+    ),
+    "node of one on demand is drained": DemandEvents._drain_loaded,
+    "controller dies in a swap": DemandEvents._kill_in_swap,
 }
 """Everything that happens to deployments on demand."""

@@ -57,8 +57,8 @@ class Faults:
         """No more faults; machines, network and disk are well, and every rung starts."""
         self._active = False
         self._world.bad.clear()
-        self._world.loses = self._world.calls.slow_s = self._world.calls.fails = 0.0
-        self._world.end_lingering()
+        self._world.channel.loses = self._world.calls.slow_s = self._world.calls.fails = 0.0
+        self._world.processes.end_lingering()
         self._world.store.set_full(False)
         self._world.place.put("right")
         for name, node in self._world.fleet.nodes.items():
@@ -67,7 +67,7 @@ class Faults:
             node.without_tool = False
             if not node.up:
                 self._world.fleet.power_on(name)
-        self._world.time.after(30.0, self._world.start_controller)
+        self._world.time.after(30.0, self._world.processes.start)
 
     def _next(self, every_s: float) -> None:
         def happen() -> None:
@@ -170,7 +170,7 @@ class Faults:
     # the controller, its disk, its clock, its network
 
     def _kill_controller(self) -> None:
-        self._world.end_controller(self._chance.uniform(1, 30))
+        self._world.processes.end(self._chance.uniform(1, 30))
 
     def _disk_full(self) -> None:
         self._world.store.set_full(True)
@@ -181,7 +181,7 @@ class Faults:
         if not self._world.place.put(content):
             return
         if self._chance.random() < 0.5:
-            self._world.time.after(self._chance.uniform(0, 20), lambda: self._world.end_controller(1.0))
+            self._world.time.after(self._chance.uniform(0, 20), lambda: self._world.processes.end(1.0))
         self._world.time.after(self._chance.uniform(5, 600), lambda: self._back(content))
 
     def _back(self, content: Content) -> None:
@@ -192,8 +192,10 @@ class Faults:
         self._world.time.jump(self._chance.choice((-86_400.0, -30.0, 30.0, 3600.0, 86_400.0)))
 
     def _reports_lost(self) -> None:
-        self._world.loses = self._chance.choice((0.2, 0.9))
-        self._world.time.after(self._chance.uniform(10, 120), partial(setattr, self._world, "loses", 0.0))
+        self._world.channel.loses = self._chance.choice((0.2, 0.9))
+        self._world.time.after(
+            self._chance.uniform(10, 120), partial(setattr, self._world.channel, "loses", 0.0)
+        )
 
     # people
 
@@ -233,7 +235,7 @@ class Faults:
         self._world.time.after(chance.expovariate(1.0 / every_s), happen)
 
     def _controller_replaced(self) -> None:
-        self._world.replace_controller(self._world.race_chance.uniform(2, 90))
+        self._world.processes.replace(self._world.race_chance.uniform(2, 90))
 
     def _serve_slow(self) -> None:
         self._world.calls.slow_s = self._world.race_chance.choice((2.0, 15.0))
@@ -287,7 +289,7 @@ FAULTS: dict[str, Callable[[Faults], None]] = {
     "rung hangs": Faults._rung_hangs,
     "rung takes its node down": Faults._rung_wedges,
     "controller killed": Faults._kill_controller,
-    "controller killed in a round": lambda faults: faults._world.end_controller_in_round(),
+    "controller killed in a round": lambda faults: faults._world.processes.end_in_round(),
     "disk full": Faults._disk_full,
     "store away": partial(Faults._misplace, content="away"),
     "store is garbage": partial(Faults._misplace, content="garbage"),

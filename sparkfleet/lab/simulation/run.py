@@ -14,14 +14,16 @@ from sparkfleet.controlplane.policy.decide import is_at_rest
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey, name_of
-from sparkfleet.lab.simulation import demand_invariants, invariants, node_invariants, settled_invariants
-from sparkfleet.lab.simulation.clients import DEMANDED, SimulatedClients
+from sparkfleet.lab.simulation.checks import invariants, node_invariants, settled_invariants
+from sparkfleet.lab.simulation.checks.demand_checks import DemandChecks
+from sparkfleet.lab.simulation.clients import DEMANDED
+from sparkfleet.lab.simulation.controller_processes import ControllerKilledError
 from sparkfleet.lab.simulation.demand_events import DemandEvents
-from sparkfleet.lab.simulation.demand_invariants import DemandRecord
 from sparkfleet.lab.simulation.faults import EventIntervals, Faults
 from sparkfleet.lab.simulation.published_tables import table_of
+from sparkfleet.lab.simulation.run_report import RunReport
 from sparkfleet.lab.simulation.users import Users
-from sparkfleet.lab.simulation.world import ControllerKilledError, Report, World
+from sparkfleet.lab.simulation.world import World
 
 HEARTBEAT_S = 5.0
 LOOK_S = 2.0
@@ -57,9 +59,7 @@ class Simulation:
         self._world = World(seed, nodes, root)
         self._demand_every_s = demand_every_s
         self._demand: DemandEvents | None = None
-        self._demanded = DemandRecord()
-        self._hogs: tuple[int, ...] = ()
-        self._hogged_at = float("-inf")
+        self._demand_checks = DemandChecks(self._world)
         if demand_every_s != float("inf"):
             self._world.open_to_clients()
             assert self._world.clients is not None
@@ -74,10 +74,10 @@ class Simulation:
         """Groups that report and run at another rung than the stored one: since when, and when they reported last."""
         self._working_since = 0.0
 
-    async def run(self, hours: float) -> Report:
+    async def run(self, hours: float) -> RunReport:
         """Faults for so many simulated hours, then quiet."""
         world = self._world
-        world.start_controller()
+        world.processes.start()
         self._faults.begin(self._every)
         if self._demand is not None:
             self._demand.begin(self._demand_every_s)
@@ -112,30 +112,30 @@ class Simulation:
             await self._users.act()
             await self._round()
         except ControllerKilledError:
-            if world.dying:
-                world.end_controller(world.chance.uniform(1, 20))
+            if world.processes.dying:
+                world.processes.end(world.chance.uniform(1, 20))
         await self._check()
         self._check_drained(drained, {} if world.has_acted else standings)
 
     async def _round(self) -> None:
         world = self._world
-        if world.lingering is not None:
+        if world.processes.lingering is not None:
             try:
-                await world.round(world.lingering)
+                await world.processes.round(world.processes.lingering)
             except (ControllerKilledError, StoreError):
-                world.end_lingering()
+                world.processes.end_lingering()
         if world.controller is None:
             return
-        if world.dying:
+        if world.processes.dying:
             raise ControllerKilledError
-        if world.time.seconds - world.looked_at >= LOOK_S:
-            world.looked_at, world.caller = world.time.seconds, world.controller
+        if world.time.seconds - world.processes.looked_at >= LOOK_S:
+            world.processes.looked_at, world.processes.caller = world.time.seconds, world.controller
             with contextlib.suppress(sqlite3.Error):
                 await world.controller.watch.look()
         try:
-            await world.round(world.controller)
+            await world.processes.round(world.controller)
         except StoreError as error:
-            world.hold(error)
+            world.processes.hold(error)
         world.report.rounds += 1
 
     # checks
@@ -180,11 +180,11 @@ class Simulation:
             *invariants.crashes_on(world.serve, world.time.seconds, self._working_since),
             *(f"{at:.1f} s: {key} was retired while it was in the table" for at, key in world.serve.cut),
             *invariants.waits_for_nothing(
-                world.is_held and world.lingering is None, world.place, world.time.seconds
+                world.processes.is_held and world.processes.lingering is None, world.place, world.time.seconds
             ),
-            *invariants.older_acts(world.rounds),
+            *invariants.older_acts(world.processes.rounds),
         ]
-        found += self._demand_broken(wanted)
+        found += self._demand_checks.broken(wanted, self._working_since)
         self._forget_step()
         found += self._stays_on_gone_nodes(wanted)
         found += self._stays_at_another_rung(wanted)
@@ -214,9 +214,11 @@ class Simulation:
     def _forget_step(self) -> None:
         """Forgets what has been checked, and what is too old to count."""
         world = self._world
-        world.rounds = [max(world.rounds, key=lambda one: one[1])] if world.rounds else []
+        world.processes.rounds = (
+            [max(world.processes.rounds, key=lambda one: one[1])] if world.processes.rounds else []
+        )
         for _, engine, _ in world.fleet.ended:
-            world.ready_at.pop(engine.group, None)
+            world.channel.ready_at.pop(engine.group, None)
         world.fleet.ended.clear()
         world.serve.cut.clear()
         world.refused.clear()
@@ -229,7 +231,7 @@ class Simulation:
     def _stays_on_gone_nodes(self, wanted: dict[str, Desired]) -> Iterator[str]:
         """Groups that stay on gone nodes, as long as the controller works and gets every report."""
         world = self._world
-        is_informed = not (world.loses or world.calls.slow_s or world.calls.fails)
+        is_informed = not (world.channel.loses or world.calls.slow_s or world.calls.fails)
         if world.controller is None or world.store.is_full or not is_informed:
             self._working_since = world.time.seconds
             return
@@ -241,46 +243,6 @@ class Simulation:
             self._working_since,
             drained=world.drained(),
         )
-
-    def _demand_broken(self, wanted: dict[str, Desired]) -> Iterator[str]:
-        """Violations of what holds for deployments on demand."""
-        world, record, clients = self._world, self._demanded, self._world.clients
-        if clients is None:
-            return
-        now = world.time.seconds
-        if (hogs := tuple(node.hog for node in world.fleet.nodes.values())) != self._hogs:
-            self._hogs, self._hogged_at = hogs, now
-        demanded = {name: one for name, one in wanted.items() if one.spec.on_demand}
-        fell = [why for _, engine, why in world.fleet.ended if why != "retired"]
-        if fell or world.has_acted or not all(node.joined for node in world.fleet.nodes.values()):
-            record.disturbed_at = now
-        if self._working_since == now or world.controller is None:
-            begin, end = record.outage
-            record.outage = (begin if now - end < 30.0 else end, now)
-        served = {key[0] for key, engine in world.fleet.engines.items() if engine.ready}
-        record.ready_since = {name: record.ready_since.get(name, now) for name in served}
-        yield from self._ends_of_demanded(wanted, clients)
-        yield from demand_invariants.started_without_room(world.refused, demanded, world, self._hogged_at)
-        yield from demand_invariants.waits_too_long(
-            record,
-            demanded,
-            clients.use,
-            lambda one: demand_invariants.is_possible(world, demanded, one),
-            working_since=self._working_since,
-            now=now,
-        )
-        known_since = max(self._working_since, record.disturbed_at, clients.gateways[-1].began_at)
-        yield from demand_invariants.runs_unused(demanded, clients.use, world, known_since)
-
-    def _ends_of_demanded(self, wanted: dict[str, Desired], clients: SimulatedClients) -> Iterator[str]:
-        world, record = self._world, self._demanded
-        there = dict(world.controller.fleet.pending.unloaded) if world.controller is not None else {}
-        ends = {name: why for name, why in there.items() if record.unloaded.get(name) != why}
-        record.unloaded = there
-        if ends and world.looked is not None:
-            standings = world.store.groups.standings()
-            yield from demand_invariants.ended_for_nothing(ends, wanted, standings, world.looked, world)
-            yield from demand_invariants.ended_in_use(ends, wanted, clients.use, world.looked, record)
 
     def _stays_at_another_rung(self, wanted: dict[str, Desired]) -> Iterator[str]:
         """Groups that have run for long at another rung than the stored one, while the controller works. To be called after
@@ -310,7 +272,7 @@ class Simulation:
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world
         if world.fleet.ended:
-            ready_at = {group: at - world.time.set_back_s for group, at in world.ready_at.items()}
+            ready_at = {group: at - world.time.set_back_s for group, at in world.channel.ready_at.items()}
             yield from invariants.ended_without_reason(
                 world.fleet.ended, world.loaded(wanted), lambda: world.store.events.read(limit=400), ready_at
             )
@@ -381,7 +343,7 @@ def simulate(
     drain_every_s: float = DRAIN_EVERY_S,
     race_every_s: float = RACE_EVERY_S,
     demand_every_s: float = float("inf"),
-) -> Report:
+) -> RunReport:
     """One run from a seed.
 
     Args:

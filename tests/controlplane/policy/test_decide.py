@@ -350,6 +350,15 @@ def test_only_what_is_no_longer_desired_and_has_ended_is_forgotten():
     assert NEWER in after(down, forget_ended(down, NOW), NOW).standings
 
 
+@pytest.mark.parametrize("serves", [True, False])
+def test_the_failed_start_of_a_group_that_has_ended_does_not_keep_the_fleet_from_its_rest(serves):
+    """Its failure was reported when its generation had been replaced."""
+    failed = {("tiny", 0, 0): NOW.steady, NEWER: NOW.steady}
+    apps = (application(NEWER, "running" if serves else "starting"),)
+    state = replace(replacing(), apps=apps, starts={}, pending=Pending(failed_at=failed))
+    assert after(state, forget_ended(state, NOW), NOW).pending.failed_at == {NEWER: NOW.steady}
+
+
 @pytest.mark.parametrize(("older", "verdict"), [(GroupPhase.FAILED, [OLDER]), (GroupPhase.READY, [])])
 def test_a_generation_waits_for_a_gone_node_only_while_what_it_replaces_serves(older, verdict):
     """A group that it carried over served, and it waited for as long as the node was away."""

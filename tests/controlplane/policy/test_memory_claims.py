@@ -105,8 +105,31 @@ def test_memory_of_a_deleted_one_that_still_ends_is_waited_for():
         apps=[application(("gone", 1, 0), "retiring")],
         demand={"b": IDLE, "c": waits()},
     )
-    state = replace(state, reports=(*state.reports, report("gone")))
-    assert unloads(state) == []
+    assert unloads(replace(state, reports=(*state.reports, report("gone")))) == []
+    rungs = [wanted("gone", gib).plan.groups[0].choice for gib in (40, 30)]
+    by_plan = [unloads(replace(state, ending={("gone", 1, 0): rung})) for rung in rungs]
+    assert by_plan == [[], ["b"]]
+
+
+@pytest.mark.parametrize(
+    ("edited", "apps", "ended"),
+    [(2, [(1, "retiring"), (2, "running")], []), (2, [(2, "running")], ["b"]), (2, [(1, "retiring")], ["b"])],
+)
+def test_memory_of_an_earlier_generation_that_ends_is_waited_for_unless_the_next_one_needs_it(
+    edited, apps, ended
+):
+    a = wanted("a", 40).model_copy(update={"generation": edited})
+    state = fleet(
+        a,
+        wanted("b", 40),
+        wanted("c", 40),
+        free=10,
+        running=["b"],
+        apps=[application(("a", number, 0), status) for number, status in apps],
+        demand={"b": IDLE, "c": waits()},
+        ending={("a", number, 0): a.plan.groups[0].choice for number, status in apps if status == "retiring"},
+    )
+    assert unloads(replace(state, pending=Pending(loaded=frozenset({"a", "b"})))) == ended
 
 
 def test_one_that_cannot_start_leaves_the_memory_to_those_after_it():

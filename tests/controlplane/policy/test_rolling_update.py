@@ -5,7 +5,7 @@ from control_values import deployment
 
 from sparkfleet.controlplane.policy.actions import RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.decide import decide
-from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
+from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now, Pending, SeenNodes
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.perf.prediction import Band, Prediction
@@ -55,7 +55,7 @@ class Fleet:
         self.apps = dict.fromkeys(self.old, "running")
         self.free = dict.fromkeys({node for nodes in (*old, *new) for node in nodes}, free)
         self.fields = {}
-        self.done = []
+        self.now = Now.at(0.0)
 
     def act(self):
         """Decisions of one round, as `+g2/0` and `-g1/0`, each with its reason."""
@@ -72,7 +72,7 @@ class Fleet:
             },
         )
         found = {}
-        for action in decide(state, Now.at(0.0)):
+        for action in decide(state, self.now):
             if isinstance(action, StartGroup):
                 found["+g{}/{}".format(*action.group[1:])] = action.reason
                 self.apps[action.group] = "starting"
@@ -173,6 +173,26 @@ def test_a_generation_whose_first_group_does_not_start_ends_no_other():
     fleet.fields["standings"] = {("m", 2, 0): Standing(given_up=True)}
     assert fleet.act() == {}
     assert fleet.apps[("m", 1, 1)] == "running"
+
+
+@pytest.mark.parametrize(
+    ("away_s", "old", "acted"),
+    [(GONE_S, [B], ["-g1/0"]), (GONE_S - 1.0, [B], []), (GONE_S, [B, A], []), (GONE_S, [A], [])],
+)
+def test_older_ones_that_all_wait_for_a_node_that_is_gone_hold_up_no_group_beside_one_that_is_given_up(
+    away_s, old, acted
+):
+    fleet = Fleet(old=old, new=[("a", "b"), A])
+    fleet.apps |= {("m", 1, 0): "starting" if old[0] == B else "running", ("m", 2, 1): "failed"}
+    fleet.fields = {
+        "standings": {("m", 2, 1): Standing(given_up=True)},
+        "nodes": SeenNodes(boots={"a": "1", "c": "1"}, away_since={"b": 0.0}, looked_at=away_s),
+    }
+    fleet.now = Now.at(away_s)
+    del fleet.free["b"]
+    assert [*fleet.act()] == acted
+    fleet.end()
+    assert [*fleet.act()] == (["+g2/0"] if acted else [])
 
 
 def test_an_old_group_that_serves_nobody_ends_at_once():

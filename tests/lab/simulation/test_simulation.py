@@ -19,8 +19,9 @@ from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
-from sparkfleet.lab.simulation import faults, invariants, serve, settled_invariants, store_place, users
+from sparkfleet.lab.simulation import faults, serve, store_place, users
 from sparkfleet.lab.simulation import fleet as simulated_fleet
+from sparkfleet.lab.simulation.checks import invariants, settled_invariants
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
 from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan

@@ -8,8 +8,8 @@ from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
-from sparkfleet.lab.simulation.invariants import TOP
 from sparkfleet.lab.simulation.serve import SimulatedServe
 
 LEAVES_S = 240.0

@@ -1,20 +1,19 @@
-"""Invariants of deployments on demand: requests are served in time, and nothing starts, runs or ends without a reason."""
+"""Invariants of deployments on demand: requests are served in time, and nothing starts or runs without a reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
-from sparkfleet.controlplane.policy.ladder import rung_without
+from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey, name_of
+from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.clients import LONGEST_REQUEST_S, ModelUse
-from sparkfleet.lab.simulation.fleet import SimulatedEngine
-from sparkfleet.lab.simulation.invariants import TOP
-from sparkfleet.lab.simulation.world import REGISTER_S, MemoryLook, World
-from sparkfleet.planner.types.plan import GroupPlan, Rung
+from sparkfleet.lab.simulation.gateway_exchange import REGISTER_S
+from sparkfleet.lab.simulation.memory_look import held_by
+from sparkfleet.lab.simulation.world import World
 
 LONGEST_START_S = 240.0
 """Longest simulated start that does not hang."""
@@ -24,9 +23,10 @@ SLACK_S = 300.0
 SEEN_S = REGISTER_S + 1.0
 """Seconds after which the controller knows what the gateways see."""
 IDLE_SLACK_S = 90.0
+START_KEPT_S = 60.0
+"""Seconds after which the store knows no start of a group any more that was unloaded before its end."""
 PLACED_S = 10.0
 """Seconds after which a group that was deployed starts its engine."""
-NEEDED = " needs its memory"
 
 
 @dataclass
@@ -41,6 +41,8 @@ class DemandRecord:
     """Since when each one has had an engine that serves, without a break."""
     outage: tuple[float, float] = (0.0, 0.0)
     """Begin and end of the last time without a controller that works, simulated seconds."""
+    started_since: dict[GroupKey, float] = field(default_factory=dict)
+    """Since when the store has had an unfinished start of each group that is unloaded."""
     disturbed_at: float = 0.0
     """Moment of the last event that takes time of its own: a failed engine, a change by a user, a node that goes away."""
 
@@ -91,7 +93,7 @@ def is_possible(world: World, demanded: Mapping[str, Desired], one: Desired) -> 
         there = world.fleet.nodes[node]
         if not there.joined or there.slow_report or there.without_tool or node in world.drained():
             return False
-        held = _held(world.fleet.engines, node, lambda key: key[0] in demanded)
+        held = held_by(world.fleet.engines, node, lambda key: key[0] in demanded)
         if world.fleet.free(node) + held - always.get(node, 0) < need:
             return False
     return True
@@ -122,79 +124,32 @@ def runs_unused(
             yield f"{now:.1f} s: {name_of(key)} has run without a request for {unused_s:.0f} s, its idle is {one.spec.idle}"
 
 
-def ended_for_nothing(
-    ends: Mapping[str, str],
-    wanted: Mapping[str, Desired],
-    standings: Mapping[GroupKey, Standing],
-    look: MemoryLook,
-    world: World,
+def keeps_starts(
+    record: DemandRecord,
+    demanded: Mapping[str, Desired],
+    starts: Mapping[GroupKey, Mapping[str, str]],
+    loaded: Callable[[str], bool],
+    *,
+    working_since: float,
+    now: float,
 ) -> Iterator[str]:
-    """Deployments that were ended for one that cannot start, or that fits without it.
+    """Unfinished starts of groups that have been unloaded for long: each round reads the memory of the nodes for them.
 
     Args:
-        ends: those that were ended in this step, with the reason.
-        look: the memory by which that was decided.
+        demanded: deployments on demand.
+        starts: all unfinished ones of the store.
+        loaded: true if a deployment is to run, or has an application.
+        working_since: since when the controller works without a break.
+        now: simulated seconds.
     """
-    for name, why in ends.items():
-        claimant = wanted.get(why.removesuffix(NEEDED)) if why.endswith(NEEDED) else None
-        if claimant is None or not any(key[0] == name for key in look.engines):
-            continue  # its engine has failed, and nobody knows it yet
-        blocked = world.drained() | {one.name for one in world.fleet.nodes.values() if not one.joined}
-        rungs = [
-            _first_rung(plan, standings.get(group, TOP).rung, blocked) for group, plan in claimant.planned()
-        ]
-        ending = look.ending | {key for key in look.engines if key[0] != name and ends.get(key[0]) == why}
-        nodes = {node for rung in rungs for node in rung.candidate.shape.nodes}
-        if away := sorted(
-            node for node in nodes if not world.fleet.nodes[node].joined or node in world.drained()
-        ):
-            if (
-                claimant.spec.on_demand
-                and world.time.seconds - max(world.fleet.nodes[node].away_since or 0.0 for node in away)
-                > SEEN_S
-            ):
-                yield f"{look.at:.1f} s: {name} was ended for {claimant.name}, which needs {away}: away or drained"
-            continue
-        if not _fits(rungs, look, lambda key: key[0] not in wanted or wanted[key[0]].spec.on_demand, "mid"):
-            yield f"{look.at:.1f} s: {name} was ended for {claimant.name}, which does not fit without all others either"
-        others_run = all(
-            group in look.engines
-            for other in wanted.values()
-            if not other.spec.on_demand and other is not claimant
-            for group in other.groups
-        )
-        if others_run and not look.unplaced and _fits(rungs, look, ending.__contains__, "high"):
-            yield f"{look.at:.1f} s: {name} was ended for {claimant.name}, which fits beside it"
-
-
-def ended_in_use(
-    ends: Mapping[str, str],
-    wanted: Mapping[str, Desired],
-    use: Mapping[str, ModelUse],
-    look: MemoryLook,
-    record: DemandRecord,
-) -> Iterator[str]:
-    """Deployments that were ended for another one on demand while they were used, before they had served for their time."""
-    for name, why in ends.items():
-        claimant = wanted.get(why.removesuffix(NEEDED)) if why.endswith(NEEDED) else None
-        engines = [one for key, one in look.engines.items() if key[0] == name and one.ready]
-        adopted = any(
-            one.group in look.adopted for one in engines
-        )  # the seconds of its start are not known any more
-        if claimant is None or not claimant.spec.on_demand or not engines:
-            continue
-        seen, now = use[name], look.at
-        if now - seen.used_at > UNUSED_S - SEEN_S or now - seen.gap_ended_at < SEEN_S:
-            continue
-        begin, end = record.outage
-        if any(begin <= one.ready_at <= end for one in engines):
-            continue  # no gateway got a table then, and that start is not known to any
-        served_s = now - record.ready_since.get(name, now)
-        started_s = 0.0 if adopted else max(one.ready_at - one.began_at for one in engines)
-        least_s = max(LEAST_SERVED_S, started_s)
-        if served_s < least_s - 1.0:
-            words = f"was ended for {claimant.name} after {served_s:.0f} s, not {least_s:.0f} s"
-            yield f"{now:.1f} s: {name} is used and {words}"
+    before = record.started_since
+    record.started_since = {
+        group: before.get(group, now) for group in starts if group[0] in demanded and not loaded(group[0])
+    }
+    for group, since in record.started_since.items():
+        kept_s = now - max(since, working_since, record.disturbed_at)
+        if kept_s > START_KEPT_S:
+            yield f"{now:.1f} s: the store has a start of {name_of(group)}, which was unloaded {kept_s:.0f} s ago"
 
 
 def started_without_room(
@@ -219,6 +174,8 @@ def started_without_room(
         )
         if at - deployed_at > PLACED_S:
             continue  # it waited for a node, or starts again
+        if any(other[0] == key[0] and other != key for other in world.fleet.engines):
+            continue  # an edit added it to those that run, and no memory was given to it
         nodes = set(launch.candidate.shape.nodes)
         beside = [
             (other, engine)
@@ -235,12 +192,6 @@ def started_without_room(
             yield f"{at:.1f} s: {name_of(key)} was started without room beside {names}"
 
 
-def _first_rung(plan: GroupPlan, at: int, blocked: Collection[str]) -> Rung:
-    """The rung at which a group starts: without nodes that let nothing start, if it has one."""
-    without = rung_without(plan, blocked, at)
-    return plan.rung_at(at if without is None else without)
-
-
 def _reserved(world: World, standings: Mapping[GroupKey, Standing]) -> dict[str, int]:
     """Bytes on each node that groups take which are not on demand and have no engine now."""
     found: dict[str, int] = {}
@@ -251,16 +202,3 @@ def _reserved(world: World, standings: Mapping[GroupKey, Standing]) -> dict[str,
                 for node in rung.candidate.shape.nodes:
                     found[node] = found.get(node, 0) + int(rung.prediction.memory_bytes_per_rank.high)
     return found
-
-
-def _held(engines: Mapping[GroupKey, SimulatedEngine], node: str, counts: Callable[[GroupKey], bool]) -> int:
-    return sum(one.needs for key, one in engines.items() if node in one.nodes and counts(key))
-
-
-def _fits(rungs: list[Rung], look: MemoryLook, ends: Callable[[GroupKey], bool], bound: str) -> bool:
-    """True if these rungs fit at once, after some groups have ended."""
-    needs: dict[str, float] = {}
-    for rung in rungs:
-        for node in rung.candidate.shape.nodes:
-            needs[node] = needs.get(node, 0.0) + getattr(rung.prediction.memory_bytes_per_rank, bound)
-    return all(look.free[node] + _held(look.engines, node, ends) >= need for node, need in needs.items())

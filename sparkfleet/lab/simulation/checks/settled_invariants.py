@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_name import GroupKey, name_of
+from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
-from sparkfleet.lab.simulation.invariants import TOP
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.planner.types.plan import Rung
 

@@ -1,0 +1,128 @@
+"""Invariants of the ends of deployments on demand for others that need their memory: none for nothing, none out of turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
+from sparkfleet.controlplane.policy.ladder import rung_without
+from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.group.group_name import GroupKey
+from sparkfleet.lab.simulation.checks.demand_invariants import SEEN_S, DemandRecord
+from sparkfleet.lab.simulation.checks.invariants import TOP
+from sparkfleet.lab.simulation.clients import ModelUse
+from sparkfleet.lab.simulation.controller_processes import NEEDS_MEMORY
+from sparkfleet.lab.simulation.memory_look import MemoryLook, held_by
+from sparkfleet.lab.simulation.world import World
+from sparkfleet.planner.types.plan import GroupPlan, Rung
+
+
+@dataclass(frozen=True)
+class EndForAnother:
+    """The end of a deployment on demand, and the deployment that needs its memory."""
+
+    name: str
+    claimant: Desired
+
+    def __str__(self) -> str:
+        return f"{self.name} was ended for {self.claimant.name}"
+
+
+def ended_for_others(ends: Mapping[str, str], wanted: Mapping[str, Desired]) -> list[EndForAnother]:
+    """Selects the ends that have such a reason.
+
+    Args:
+        ends: deployments that were ended, with the reason.
+        wanted: deployments that are to run.
+    """
+    return [
+        EndForAnother(name, claimant)
+        for name, why in ends.items()
+        if why.endswith(NEEDS_MEMORY) and (claimant := wanted.get(why.removesuffix(NEEDS_MEMORY))) is not None
+    ]
+
+
+def ended_for_nothing(
+    ends: Sequence[EndForAnother],
+    wanted: Mapping[str, Desired],
+    standings: Mapping[GroupKey, Standing],
+    look: MemoryLook,
+    world: World,
+) -> Iterator[str]:
+    """Deployments that were ended for one that cannot start, or that fits without it.
+
+    Args:
+        ends: those of one step.
+        wanted: deployments that are to run.
+        standings: place of each group on its ladder.
+        look: the memory by which that was decided.
+    """
+    blocked = world.drained() | {one.name for one in world.fleet.nodes.values() if not one.joined}
+    for end in ends:
+        if not look.engines_of(end.name):
+            continue  # its engine has failed, and nobody knows it yet
+        rungs = [
+            _first_rung(plan, standings.get(group, TOP).rung, blocked)
+            for group, plan in end.claimant.planned()
+        ]
+        if away := sorted(blocked & {node for rung in rungs for node in rung.candidate.shape.nodes}):
+            away_since = max(world.fleet.nodes[node].away_since or 0.0 for node in away)
+            if end.claimant.spec.on_demand and world.time.seconds - away_since > SEEN_S:
+                yield f"{look.at:.1f} s: {end}, which needs {away}: away or drained"
+            continue
+        if not _fits(rungs, look, lambda key: key[0] not in wanted or wanted[key[0]].spec.on_demand, "mid"):
+            yield f"{look.at:.1f} s: {end}, which does not fit without all others either"
+        with_it = {one.name for one in ends if one.claimant is end.claimant and one is not end}
+        ending = look.ending | {key for key in look.engines if key[0] in with_it}
+        is_settled = not look.unplaced and _all_others_run(end.claimant, wanted, look)
+        if is_settled and _fits(rungs, look, ending.__contains__, "high"):
+            yield f"{look.at:.1f} s: {end}, which fits beside it"
+
+
+def ended_in_use(
+    ends: Sequence[EndForAnother], use: Mapping[str, ModelUse], look: MemoryLook, record: DemandRecord
+) -> Iterator[str]:
+    """Deployments that were ended for another one on demand while they were used, before they had served for their time."""
+    now = look.at
+    for end in ends:
+        engines = [one for one in look.engines_of(end.name) if one.ready]
+        if not end.claimant.spec.on_demand or not engines:
+            continue
+        used = use[end.name]
+        if now - used.used_at > UNUSED_S - SEEN_S or now - used.gap_ended_at < SEEN_S:
+            continue
+        begin, over = record.outage
+        if any(begin <= one.ready_at <= over for one in engines):
+            continue  # no gateway got a table then, and that start is not known to any
+        adopted = any(one.group in look.adopted for one in engines)  # nobody knows the seconds of its start
+        started_s = 0.0 if adopted else max(one.ready_at - one.began_at for one in engines)
+        served_s, least_s = now - record.ready_since.get(end.name, now), max(LEAST_SERVED_S, started_s)
+        if served_s < least_s - 1.0:
+            words = f"was ended for {end.claimant.name} after {served_s:.0f} s, not {least_s:.0f} s"
+            yield f"{now:.1f} s: {end.name} is used and {words}"
+
+
+def _first_rung(plan: GroupPlan, at: int, blocked: Collection[str]) -> Rung:
+    """The rung at which a group starts: without nodes that let nothing start, if it has one."""
+    without = rung_without(plan, blocked, at)
+    return plan.rung_at(at if without is None else without)
+
+
+def _all_others_run(claimant: Desired, wanted: Mapping[str, Desired], look: MemoryLook) -> bool:
+    """True if each group of the other deployments that are not on demand has an engine."""
+    return all(
+        group in look.engines
+        for other in wanted.values()
+        if not other.spec.on_demand and other is not claimant
+        for group in other.groups
+    )
+
+
+def _fits(rungs: Sequence[Rung], look: MemoryLook, ends: Callable[[GroupKey], bool], bound: str) -> bool:
+    """True if these rungs fit at once, after some groups have ended."""
+    needs: dict[str, float] = {}
+    for rung in rungs:
+        for node in rung.candidate.shape.nodes:
+            needs[node] = needs.get(node, 0.0) + getattr(rung.prediction.memory_bytes_per_rank, bound)
+    return all(look.free[node] + held_by(look.engines, node, ends) >= need for node, need in needs.items())
