@@ -13,6 +13,9 @@ _COPIES = "Interrupted. Files that have arrived are kept: the same command conti
 
 WORDS: Mapping[str, str] = {
     **dict.fromkeys(("apply", "scale", "restart", "rollback", "undrain", "demo"), _APPLIES),
+    "load": "Interrupted. A start that has begun goes on; one that waited for memory no longer does: nothing ends for it.\n"
+    "`sparkfleet status` shows which.",
+    "unload": "Interrupted. It ends once its requests have ended: `sparkfleet status --watch` follows it.",
     "drain": f"{_APPLIES} What is drained stays so until `sparkfleet undrain NODE|GROUP`.",
     "up": "Interrupted. Nodes that are starting go on: `sparkfleet status --watch` follows them.\n"
     "`sparkfleet up` starts what is missing.",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from rich.console import Console
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
@@ -40,10 +41,12 @@ class ProgressLine:
 
     Args:
         quiet: show nothing, because standard output is for a program.
+        screen: shows them; standard output has something else, if it is not that.
     """
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False, screen: Console = console) -> None:
         self._quiet = quiet
+        self._screen = screen
         self._live: Live | None = None
         self._printed_at = self._began = time.monotonic()
         self._step: FleetStep | None = None
@@ -91,14 +94,14 @@ class ProgressLine:
         if step is not self._step:
             self._step, self._began = step, time.monotonic()
         self._words, self._detail = words, detail
-        if console.is_terminal:
+        if self._screen.is_terminal:
             self._redraw()
         elif time.monotonic() - self._printed_at >= QUIET_S:
             self._keep(Text(self._line()))
 
     def _redraw(self) -> None:
         if self._live is None:
-            self._live = Live(get_renderable=self._renderable, console=console, transient=True)
+            self._live = Live(get_renderable=self._renderable, console=self._screen, transient=True)
             self._live.start()
         self._live.refresh()
 
@@ -132,7 +135,7 @@ class ProgressLine:
             self._keep(Text.assemble(mark, f"{event.step.value}  {event.seconds:.1f} s"))
 
     def _keep(self, line: Text) -> None:
-        console.print(line)
+        self._screen.print(line)
         self._printed_at = time.monotonic()
 
 

@@ -117,6 +117,18 @@ VERBS: Mapping[str, Verb] = {
         "Start every engine of a deployment again. The old ones serve until then, or end in turn if memory is short.",
         VerbPanel.SERVING,
     ),
+    "load": Verb(
+        "deployment.load",
+        "load",
+        "Start a deployment that is on demand, as its first request would, and wait until it serves.",
+        VerbPanel.SERVING,
+    ),
+    "unload": Verb(
+        "deployment.load",
+        "unload",
+        "End a deployment that is on demand once its requests in flight have ended. Its next request starts it again.",
+        VerbPanel.SERVING,
+    ),
     "history": Verb(
         "deployment.history",
         "history",
@@ -271,11 +283,11 @@ ALIASES: Mapping[str, str] = {"ps": "status"}
 """Names that people type by habit."""
 
 HABITS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("run", "serve", "deploy", "launch", "create", "load"), ("apply",)),
-    "start": ("apply", "up"),
-    "stop": ("down", "delete"),
+    **dict.fromkeys(("run", "serve", "deploy", "launch", "create"), ("apply",)),
+    "start": ("apply", "up", "load"),
+    "stop": ("down", "delete", "unload"),
     **dict.fromkeys(("list", "ls", "get", "show", "info"), ("status", "describe")),
-    **dict.fromkeys(("rm", "remove", "undeploy", "unload"), ("delete",)),
+    **dict.fromkeys(("rm", "remove", "undeploy"), ("delete",)),
     **dict.fromkeys(("chat", "prompt", "query"), ("ask",)),
     **dict.fromkeys(("pull", "download"), ("models pull", "apply")),
     **dict.fromkeys(("setup", "discover"), ("init",)),

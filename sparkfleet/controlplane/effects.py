@@ -164,6 +164,9 @@ class Effects:
                 await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
                 self._keep(action)
                 await self._apps.deploy(launch)
+            case WaitForMemory(deployment=name) if name not in state.to_run and name in state.applied:
+                # On demand: an engine of another one may live on with its lease, after an end of Ray.
+                await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
             case RestartGroup(group=group) if launch := await self._launch(state, group):
                 self._write(action)
                 await self._apps.deploy(launch)

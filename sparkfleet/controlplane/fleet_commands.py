@@ -11,6 +11,9 @@ from collections.abc import Callable
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
+from sparkfleet.controlplane.policy.actions import UnloadDeployment
+from sparkfleet.controlplane.policy.memory_claims import starts_again
+from sparkfleet.controlplane.policy.state_after import pending_after
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.errors import ControlError
@@ -81,6 +84,59 @@ class FleetCommands:
             )
         await self._event_log.announce()
         self._wake()
+
+    async def load(self, name: str, who: str) -> None:
+        """Lets a deployment on demand start as if a request waited for it, for `LOAD_S`: a command that waits repeats it.
+
+        Raises:
+            ControlError: it does not exist, is not on demand, or cannot start until somebody does something about it.
+        """
+        desired = self._on_demand(name)
+        state = self._fleet.state()
+        if state.has_given_up(desired) and not starts_again(state, desired):
+            raise ControlError(
+                f"{name} did not start the last time.",
+                do=f"`sparkfleet describe {name}` shows the reason; `sparkfleet apply FILE --retry` tries again.",
+            )
+        if drained := [one.name for one in self._store.drains.groups() if one.group in desired.groups]:
+            raise ControlError(
+                f"{', '.join(drained)} is drained: it would get no request.",
+                do=f"`sparkfleet undrain {drained[0]}` lets it get requests.",
+            )
+        if self._fleet.demand.load(name, who):
+            self._wake()
+
+    async def unload(self, name: str, who: str, request: str = "") -> bool:
+        """Ends a deployment on demand once its requests have ended. False if it was not loaded.
+
+        Raises:
+            ControlError: it does not exist, or is not on demand.
+        """
+        if self._store.events.of_request(request) is not None:
+            return True
+        desired = self._on_demand(name)
+        self._fleet.demand.unload(name)
+        if name not in self._fleet.state().to_run:
+            return False
+        action = UnloadDeployment(deployment=name, generation=desired.generation, reason=f"unloaded by {who}")
+        with self._store.together():
+            self._store.events.record(name, desired.generation, "", "unload", action.reason, request=request)
+        self._fleet.pending = pending_after(self._fleet.pending, action, self._fleet.clocks())
+        await self._event_log.announce()
+        self._wake()
+        return True
+
+    def _on_demand(self, name: str) -> Desired:
+        desired = self._fleet.applied().get(name)
+        if desired is None:
+            names = ", ".join(sorted(self._fleet.applied())) or "none"
+            raise ControlError(f"There is no deployment {quote(name)}.", do=f"Existing deployments: {names}.")
+        if not desired.spec.on_demand:
+            raise ControlError(
+                f"{name} is not on demand: it runs always.",
+                do="`on_demand: true` in its file, and `sparkfleet apply FILE`, let it be loaded and unloaded.",
+            )
+        return desired
 
     async def drain(self, node: str, who: str) -> None:
         """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""

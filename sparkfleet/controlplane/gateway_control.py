@@ -182,6 +182,7 @@ class GatewayControl:
             ready_at=fleet.forecast.ready_at(),
             drained={one.group for one in fleet.store.drains.groups()},
             unloaded=dict(_unloaded(state)),
+            stopped=state.desired if state.paused else {},
         )
 
 
@@ -192,9 +193,9 @@ def _unloaded(state: FleetState) -> Iterator[tuple[str, str]]:
             continue
         demand, ended = state.demand.get(name), state.pending.unloaded.get(name)
         if demand is not None and demand.waiting_since is not None:
-            yield name, state.pending.recorded.get(f"{name}/g{one.generation}", "a request waits for it")
+            yield name, state.pending.recorded.get(f"{name}/g{one.generation}", "it is about to start")
         else:
-            yield name, f"{ended}; its next request starts it" if ended else "its first request starts it"
+            yield name, "; ".join(filter(None, (ended, "its next request starts it")))
 
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:

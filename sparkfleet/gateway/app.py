@@ -141,8 +141,11 @@ class GatewayApp:
         return self.proxy.on_demand.uses(self.table.models.values(), self.proxy.queues.waiting)
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuses new requests, and waits for those in flight. True if all ended in time."""
+        """Refuses new requests and those that wait for a start, and waits for those in flight. True if all ended in time."""
         self._draining = True
+        self.proxy.queues.refuse_starts(
+            draining()
+        )  # its client tries again, and waits at the replica that is next
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()

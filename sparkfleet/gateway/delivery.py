@@ -31,6 +31,7 @@ from sparkfleet.gateway.errors.model_errors import largest_context, not_its_task
 from sparkfleet.gateway.http_responses import JSON, id_headers
 from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry
+from sparkfleet.gateway.start_wait import StartWait
 from sparkfleet.telemetry.metrics import GatewayMetrics
 
 _OF_THE_BODY = (b"content-length", b"content-type")
@@ -50,6 +51,13 @@ class PreparedRequest(NamedTuple):
     """True if the usage of its stream was asked for in its client's place."""
     replay: ContinuableRequest | None
     """Its continuation on another group; None if it is not to be continued."""
+    start: StartWait | None = None
+    """Its wait for a start; None if its model is not on demand."""
+
+    @property
+    def begun(self) -> bool:
+        """True if its client has the head of a stream before an engine has answered."""
+        return self.start is not None and self.start.stream is not None and self.start.stream.has_begun
 
 
 class Delivery:
@@ -100,7 +108,7 @@ class Delivery:
         sent = perf_counter()
         record = prepared.record
         async with WhileConnected(receive, prepared.direct):
-            slot = await self._queues.enter(prepared.choose, candidates)
+            slot = await self._queues.enter(prepared.choose, candidates, prepared.start)
             if candidates.wait_for_start:
                 sent = perf_counter()  # a TTFT has no start of a model in it
             attempts = Attempts(
@@ -125,6 +133,10 @@ class Delivery:
                 if answer.is_error:
                     await _pass_error_on(record, answer, send, meter, slot.candidates.model)
                     return
+                if not answer.is_stream and prepared.begun:
+                    prepared = prepared._replace(
+                        direct=None
+                    )  # it is no part of the stream that its client reads
                 filters = _filters(prepared, exchange, answer, meter)
                 await send(_start(record, answer, filters))
                 complete = await relay(answer, send, prepared.direct, filters)

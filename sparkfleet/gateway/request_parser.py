@@ -43,6 +43,8 @@ class RequestTarget(NamedTuple):
     """Id that it gives its answer, which vLLM and SGLang accept; "" for none."""
     group: str = ""
     """The group that has the stored response which it names; "" if it names none."""
+    is_stream: bool = False
+    """True if it asks for its answer as a stream of events."""
 
     def after(self, edit: BodyEdit) -> RequestTarget:
         """The same of the body after an edit."""
@@ -129,6 +131,7 @@ def _in_json(body: bytes | bytearray) -> RequestTarget:
         usage=usage_option(value, body),
         previous=_string(value, "previous_response_id"),
         claimed=_string(value, "request_id"),
+        is_stream=value.get("stream") is True,
     )
 
 

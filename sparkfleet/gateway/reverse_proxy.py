@@ -25,6 +25,7 @@ from sparkfleet.gateway.candidate_groups import CandidateGroups
 from sparkfleet.gateway.candidates import candidates_of, model_of
 from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.delivery import Delivery, PreparedRequest
+from sparkfleet.gateway.early_stream import STREAM_PATHS, EarlyStream
 from sparkfleet.gateway.engine.endpoints import Picker
 from sparkfleet.gateway.engine.engine_body import EngineBody, engine_body
 from sparkfleet.gateway.engine.external import ExternalPicker
@@ -36,6 +37,7 @@ from sparkfleet.gateway.observed_groups import ObservedGroups
 from sparkfleet.gateway.page.text_capture import BODY_BYTES, TextCapture, prompt_of
 from sparkfleet.gateway.request_parser import RequestTarget, is_form
 from sparkfleet.gateway.routing_table import KeyEntry, ModelEntry, RoutingTable
+from sparkfleet.gateway.start_wait import StartWait
 from sparkfleet.telemetry import catalogue
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.telemetry.samples import Sample, sample
@@ -160,6 +162,10 @@ class ReverseProxy:
             if request.explains == "only":
                 return await _explain(record, candidates, send)
             sent = engine_body(request.path, request.headers, body, target, candidates)
+            early = start = None
+            if candidates.model.on_demand:
+                early = _early_stream(record, target, send)
+                start = StartWait(admitted, held, early)
             prepared = PreparedRequest(
                 record,
                 key,
@@ -167,15 +173,21 @@ class ReverseProxy:
                 direct,
                 sent.asks_usage,
                 _replay_of(request, candidates.model, sent.body),
+                start,
             )
             delivery = self._delivery.deliver(
-                prepared, candidates, _engine_request(request, scope, sent), receive, send, held=held
+                prepared,
+                candidates,
+                _engine_request(request, scope, sent),
+                receive,
+                early.send if early else send,
+                held=held,
             )
             del body, sent  # only the attempts keep it, until an engine answers
             self.on_demand.begin(candidates.model)
             try:
                 with self._metrics.in_flight.labels(record.model).track_inprogress():
-                    await delivery
+                    await (delivery if early is None else early.during(delivery))
             finally:
                 self.on_demand.end(candidates.model)
                 if record.exchange is not None:
@@ -223,6 +235,11 @@ class ReverseProxy:
             return await self.scanner.parse(query, headers, body, key.id)
         async with WhileConnected(receive):
             return await self.scanner.parse(query, headers, body, key.id)
+
+
+def _early_stream(record: RequestRecord, target: RequestTarget, send: Send) -> EarlyStream | None:
+    is_stream = target.is_stream and record.request.path in STREAM_PATHS
+    return EarlyStream(record, send) if is_stream else None
 
 
 def _raw_path(scope: Scope) -> bytes:

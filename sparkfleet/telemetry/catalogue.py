@@ -135,7 +135,10 @@ REQUESTS = _gateway(
 )
 IN_FLIGHT = _gateway("requests_in_flight", "requests", "model", "Requests in flight.")
 WAITING = _gateway(
-    "requests_waiting", "requests", "model", "Requests in flight that wait until a group has a free slot."
+    "requests_waiting",
+    "requests",
+    "model",
+    "Requests in flight that wait until a group has a free slot, or their model on demand has started.",
 )
 TTFT = _histogram(
     "gateway",

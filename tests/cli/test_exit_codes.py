@@ -27,6 +27,8 @@ WORDS = {
     "plan": ["tiny.yaml", "--offline"],
     "apply": ["tiny.yaml", "--offline", "--yes"],
     "scale": ["tiny", "2", "--yes"],
+    "load": ["tiny"],
+    "unload": ["tiny"],
     "restart": ["tiny", "--yes"],
     "history": ["tiny"],
     "rollback": ["tiny", "--yes"],

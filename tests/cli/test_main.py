@@ -312,7 +312,7 @@ def test_habits_of_the_fingers(entered, argv, shown):
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        ("stop", "'down', 'delete'"),
+        ("stop", "'down', 'delete', 'unload'"),
         ("run", "'apply'"),
         ("ls", "'status', 'describe'"),
         ("join", "'init', 'up'"),

@@ -4,6 +4,7 @@ import pytest
 from control_values import deployment, plan
 from controller_world import report
 
+from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport, OnDemandUse
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
@@ -46,7 +47,7 @@ async def entry(world):
 async def test_it_is_listed_as_unloaded_and_a_request_starts_it(world, requests):
     await put(world)
     await requests.report(idle_s=5.0)
-    assert (world.apps.launches, status(world)) == ([], ("unloaded", "its first request starts it"))
+    assert (world.apps.launches, status(world)) == ([], ("unloaded", "its next request starts it"))
     listed = await entry(world)
     assert (listed.state, listed.on_demand, listed.awaits_start) == ("unloaded", True, True)
     await requests.report(in_flight=1, waiting=1)
@@ -94,10 +95,12 @@ async def test_down_keeps_it_and_up_starts_nothing(world, requests):
     world.controller.commands.pause()
     await world.controller.reconcile()
     assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    stopped = await entry(world)
+    assert (stopped.state, stopped.awaits_start) == ("stopped", False), "a 404 is never tried again"
     world.apps.apps.clear()
     world.restarted()
     await world.controller.reconcile()
-    assert status(world) == ("unloaded", "its first request starts it")
+    assert status(world) == ("unloaded", "its next request starts it")
 
 
 async def test_one_that_is_no_longer_on_demand_starts(world, requests):
@@ -130,3 +133,71 @@ async def test_one_whose_edit_ended_its_only_group_does_not_start_in_memory_that
     await world.controller.reconcile()
     assert len(world.apps.launches) - launches == starts
     assert await world.messages("unload") == (["its memory was not free"] if not starts else [])
+
+
+async def test_a_person_loads_it_and_unloads_it(world, requests):
+    await put(world)
+    await world.controller.commands.load("tiny", "me")
+    await world.controller.reconcile()
+    assert await world.messages("load") == ["loaded by me"]
+    await world.ready(1)
+    await requests.report(idle_s=90.0, ready_s=0.5)
+    assert await world.controller.commands.unload("tiny", "me", "req-1")
+    assert await world.controller.commands.unload("tiny", "me", "req-1"), "the second try of the same request"
+    await world.controller.reconcile()
+    assert world.apps.apps["tiny", 1, 0].status == "retiring"
+    assert status(world) == ("unloaded", "unloaded by me; its next request starts it")
+    assert await world.messages("unload") == ["unloaded by me"]
+    assert not await world.controller.commands.unload("tiny", "me")
+    del world.apps.apps["tiny", 1, 0]
+    await requests.report(in_flight=1, waiting=1)
+    assert len(world.apps.launches) == 2
+
+
+async def test_what_is_not_on_demand_is_neither_loaded_nor_unloaded(world):
+    await world.put()
+    for command in (world.controller.commands.load, world.controller.commands.unload):
+        with pytest.raises(ControlError, match="tiny is not on demand: it runs always"):
+            await command("tiny", "me")
+        with pytest.raises(ControlError, match='no deployment "huge"'):
+            await command("huge", "me")
+
+
+async def test_one_that_did_not_start_is_not_loaded_before_somebody_has_looked(world, requests):
+    await put(world)
+    await requests.report(in_flight=1, waiting=1)
+    for _ in range(3):
+        await world.fails("flag")
+    assert status(world)[0] == "failed"
+    with pytest.raises(ControlError, match="did not start the last time"):
+        await world.controller.commands.load("tiny", "me")
+
+
+async def test_a_drained_group_that_is_unloaded_refuses_its_requests_and_starts_nothing(world, requests):
+    await put(world, idle=60)
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await world.controller.commands.drain_group(("tiny", 1, 0), "me")
+    await requests.report(idle_s=61.0, ready_s=300.0)
+    del world.apps.apps["tiny", 1, 0]
+    await requests.report(idle_s=70.0)
+    words = "tiny/g1/0 is drained; `sparkfleet undrain tiny/g1/0` lets its next request start it"
+    listed = await entry(world)
+    assert (listed.state, listed.awaits_start, listed.detail) == ("drained", False, words)
+    assert status(world) == ("unloaded", words)
+    with pytest.raises(ControlError, match="tiny/g1/0 is drained: it would get no request"):
+        await world.controller.commands.load("tiny", "me")
+    await world.controller.commands.undrain_group(("tiny", 1, 0), "me")
+    await world.controller.reconcile()
+    assert (await entry(world)).state == "unloaded"
+
+
+async def test_what_waits_for_memory_ends_engines_of_nobody(world, requests):
+    """After an end of Ray an engine on demand lives on with its lease, for 2 minutes, and nothing knows what it holds."""
+    await put(world)
+    world.nodes.available = dict.fromkeys(world.nodes.available, 1 * GIB)
+    await requests.report(in_flight=1, waiting=1)
+    assert (status(world)[0], world.apps.launches) == ("unloaded", [])
+    assert world.nodes.swept == [frozenset()]
+    await requests.report(in_flight=1, waiting=1)
+    assert len(world.nodes.swept) == 1, "once for each reason"

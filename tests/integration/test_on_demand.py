@@ -36,7 +36,7 @@ def test_its_first_request_starts_it_and_it_ends_when_nobody_uses_it(fleet):
     serve_tiny(fleet)
     spec = on_demand("late", 5061, f"memory: 256 MiB\nidle: {IDLE_S}\n")
     out = fleet.apply(fleet.write("late.yaml", spec))
-    assert "late is on demand: its first request starts it" in out
+    assert "late is on demand: its next request starts it" in out
     assert (state(fleet, "late"), fleet.deployment("late")["groups"]) == ("unloaded", [])
     assert "No change" in fleet.apply(fleet.write("late.yaml", spec))
     assert fleet.chat("Hello", "late").strip()
@@ -45,6 +45,11 @@ def test_its_first_request_starts_it_and_it_ends_when_nobody_uses_it(fleet):
     fleet.until(lambda: fleet.deployment("late")["groups"] == [], timeout=30)
     assert f"no request for {IDLE_S} s; its next request starts it" in fleet.ok("status")
     assert fleet.chat("Hello", "late").strip()
+    fleet.until(lambda: state(fleet, "late") == "unloaded", timeout=60)
+    fleet.apply(fleet.write("late.yaml", on_demand("late", 5061, "memory: 256 MiB\n")))
+    assert "late is ready" in fleet.ok("load", "late")
+    assert state(fleet, "late") == "ready"
+    assert "late is unloaded: its memory is free." in fleet.ok("unload", "late")
     fleet.ok("delete", "--yes", "late")
     assert fleet.deployment("tiny")["state"] == "ready"
 
@@ -97,6 +102,6 @@ def test_two_that_fit_only_alone_take_turns_under_load_and_no_request_fails(pair
         for asking in (first, second):
             assert set(asking.ends) == {"whole"}, [one for one in asking.answers if one["end"] != "whole"]
     events = json.loads(pair.ok("events", "one", "--json"))["events"]
-    assert "other needs its memory" in [one["message"] for one in events if one["kind"] == "unload"]
+    assert "it made room for other" in [one["message"] for one in events if one["kind"] == "unload"]
     for name in ("one", "other"):
         pair.ok("delete", "--yes", name)

@@ -13,6 +13,7 @@ from sparkfleet.cli.escapes import RawOutput
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, NameArgument, open_session, run
 from sparkfleet.cli.output import errors
+from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.clients.endpoint import AnswerSpeed
 from sparkfleet.fleet.clients.endpoint import ask as ask_endpoint
@@ -91,17 +92,25 @@ async def print_answer(session: Session, name: str, question: str, key: str, max
     """Print the answer as it arrives, and its speed on standard error."""
     output = RawOutput()
 
-    def write(text: str) -> None:
-        output.write(text.encode(errors="replace"))
-
     def starts() -> None:
-        errors.print(
-            f"{name} is not loaded: it starts first. `sparkfleet status` shows its progress.", style="dim"
-        )
+        errors.print(f"{name} is not loaded: it starts first.", style="dim")
 
-    speed = await ask_endpoint(
-        session, name, question, key, max_tokens=max_tokens, on_text=write, on_start=starts
-    )
+    with ProgressLine(screen=errors) as progress:
+
+        def write(text: str) -> None:
+            progress.done()
+            output.write(text.encode(errors="replace"))
+
+        speed = await ask_endpoint(
+            session,
+            name,
+            question,
+            key,
+            max_tokens=max_tokens,
+            on_text=write,
+            on_start=starts,
+            on_event=progress,
+        )
     write("\n")
     errors.print(_line(speed), style="dim")
 

@@ -92,6 +92,7 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
         tools=_tools(groups),
         authority=status.certificate.authority if status.certificate is not None else "",
         keys=_listed(found.spec).keys,
+        on_demand=found.on_demand,
     )
 
 
@@ -148,6 +149,13 @@ def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup
         errors.print(
             f"{endpoint.model} has a context of {endpoint.context} tokens, and {client} sends about {own:,} of instructions"
             " and tools with each request. Set `context: 65536` in the deployment's file, then `sparkfleet apply FILE`.",
+            markup=False,
+        )
+    if endpoint.on_demand:
+        errors.print(
+            f"{endpoint.model} is on demand: a request may wait minutes for its start. A stream has a sign of life from 30 s"
+            " on; for what is no stream, and of a proxy in front, the time limit has to be 600 s."
+            f" `sparkfleet load {endpoint.model}` starts it before.",
             markup=False,
         )
     if endpoint.authority:

@@ -20,9 +20,10 @@ from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
-from sparkfleet.fleet.report.status_lines import indented, load_words
+from sparkfleet.fleet.report.status_lines import indented, load_words, on_demand_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
+from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.report.explain.plan import explain_plan
 
 EVENTS_SHOWN = 20
@@ -60,6 +61,8 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
             console.print(each, markup=False)
     if deployment.plan is not None:
         print_lines(explain_plan(deployment.plan))
+    if deployment.on_demand:
+        print_lines(lines_of("on demand", on_demand_words(deployment)))
     for group in deployment.groups:
         _show_group(deployment, group)
     console.print("\nevents")

@@ -73,6 +73,9 @@ async def _drain(node: str, session: Session, yes: bool) -> int:
     console.print(
         f"{node} is drained: nothing runs on it. `sparkfleet undrain {node}` lets it be used again."
     )
+    if prepared.stays:
+        start = "starts" if len(prepared.stays) == 1 else "start"
+        console.print(f"{', '.join(prepared.stays)}, on demand, {start} after that: no other node has room.")
     if node == session.inventory.head:
         console.print(
             f"{node} is the head: controller, gateway and Ray are still on it. `sparkfleet move-head NODE` moves them."

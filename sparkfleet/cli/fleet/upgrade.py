@@ -64,8 +64,15 @@ def _question(session: Session, plan: UpgradePlan) -> str:
     )
     return (
         f"{asked} Engines go on ({len(plan.ready)} ready); the endpoint is away for"
-        " about 15 s, and streams that are open then end."
+        f" about 15 s, and streams that are open then end.{_unloads(plan)}"
     )
+
+
+def _unloads(plan: UpgradePlan) -> str:
+    if not plan.loaded:
+        return ""
+    are = "is on demand, and is" if len(plan.loaded) == 1 else "are on demand, and are"
+    return f" {', '.join(plan.loaded)} {are} unloaded: the next request starts a new engine."
 
 
 def _document(done: Upgraded) -> dict[str, object]:

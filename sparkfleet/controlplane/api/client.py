@@ -162,6 +162,21 @@ class FleetClient:
         """Deletes a deployment."""
         await self._change("DELETE", _path("deployments", name), params={"who": who})
 
+    async def load(self, name: str, who: str) -> None:
+        """Lets a deployment on demand start as if a request waited for it, for some seconds.
+
+        Raises ControlError if it is not on demand, or cannot start.
+        """
+        await self._change("PUT", _path("deployments", name, "load"), params={"who": who})
+
+    async def unload(self, name: str, who: str) -> bool:
+        """Ends a deployment on demand once its requests have ended. False if it was not loaded.
+
+        Raises ControlError if it is not on demand.
+        """
+        answer = await self._change("DELETE", _path("deployments", name, "load"), params={"who": who})
+        return bool(answer["changed"])
+
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
 

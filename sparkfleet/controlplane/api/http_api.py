@@ -72,6 +72,8 @@ def build(
             web.post("/v1/seal", api.seal),
             web.delete("/v1/deployments/{name}", api.delete),
             web.get("/v1/deployments/{name}/history", api.history),
+            web.put("/v1/deployments/{name}/load", api.load),
+            web.delete("/v1/deployments/{name}/load", api.unload),
             web.put("/v1/gateway", api.listen),
             web.put("/v1/nodes/{name}/drain", api.drain),
             web.delete("/v1/nodes/{name}/drain", api.undrain),
@@ -125,6 +127,16 @@ class _Api:
             request.match_info["name"], _who(request), _request_id(request)
         )
         return _answer()
+
+    async def load(self, request: web.Request) -> web.Response:
+        await self._controller.commands.load(request.match_info["name"], _who(request))
+        return _answer()
+
+    async def unload(self, request: web.Request) -> web.Response:
+        changed = await self._controller.commands.unload(
+            request.match_info["name"], _who(request), _request_id(request)
+        )
+        return _answer(changed=changed)
 
     async def listen(self, request: web.Request) -> web.Response:
         address = HeadAddress.model_validate_json(await request.read())

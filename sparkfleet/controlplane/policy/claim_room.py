@@ -23,6 +23,8 @@ UNUSED_S = 10.0
 """Seconds without a request after which a loaded deployment ends for another: an agent's calls of tools take seconds."""
 LEAST_SERVED_S = 60.0
 """Seconds that a loaded deployment with requests serves, at least, before it ends for another."""
+OTHERS_START = "it starts once the memory is known that others take which start now"
+"""The reason of a wait, in words."""
 
 
 class ClaimRoom:
@@ -56,7 +58,7 @@ class ClaimRoom:
             return f"it starts once {names} {ends}, which {'has' if ends == 'ends' else 'have'} its memory"
         if self._ending:
             return "it starts once the memory of what has just ended is free"
-        return "it starts once the memory is known that others take which start now"
+        return OTHERS_START
 
     def _later(self, lacking: Mapping[str, int]) -> dict[str, int]:
         """Bytes that will still be missing when what ends has ended, and what starts has started."""

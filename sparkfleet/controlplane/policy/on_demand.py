@@ -22,7 +22,7 @@ from sparkfleet.controlplane.policy.actions import (
     UnloadDeployment,
     WaitForMemory,
 )
-from sparkfleet.controlplane.policy.claim_room import ClaimRoom
+from sparkfleet.controlplane.policy.claim_room import OTHERS_START, ClaimRoom
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.loaded_memory import given_back, held_memory, loaded, middle_needs
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, needed
@@ -145,21 +145,34 @@ def _for_room(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tu
     """The same for a claim whose memory is not free, at least not by the high end of the predicted band."""
     room = ClaimRoom(state, now, claim, free)
     if room.is_under_way:
-        ends = (_unload(each, f"{claim.desired.name} needs its memory") for each in room.to_end)
+        ends = (_unload(each, f"it made room for {claim.desired.name}") for each in room.to_end)
         return [*ends, *_waits(state, claim, room.words())], True
     if claim.since is None:
         return [], True  # it starts all the same, and reports that it does not fit
     if not free.lacking(claim.planned):
         return _loads(state, claim), True
     # Those after it may have what is free: it is not enough for this one.
-    return [*_waits(state, claim, lack(claim, free))], False
+    return [
+        *_waits(state, claim, OTHERS_START if _another_begins(state, claim) else lack(claim, free))
+    ], False
+
+
+def _another_begins(state: FleetState, claim: Claim) -> bool:
+    """True if another one that shares a node with a claim was loaded, and has no group yet: nothing of it could end."""
+    there = {app.deployment for app in state.apps}
+    return any(
+        one.name not in there and not claim.needs.keys().isdisjoint(middle_needs(state, one, one.groups))
+        for one in loaded(state)
+        if one.name != claim.desired.name
+    )
 
 
 def _loads(state: FleetState, claim: Claim) -> list[Action]:
     """The load of a claim that is on demand. Its groups that were refused their memory are tried once more."""
     if claim.since is None:
         return []
-    one = claim.desired
+    one, demand = claim.desired, state.demand.get(claim.desired.name)
+    reason = f"loaded by {demand.loaded_by}" if demand and demand.loaded_by else "a request waits for it"
     again: list[Action] = [
         KeepStanding(
             group=group,
@@ -171,14 +184,14 @@ def _loads(state: FleetState, claim: Claim) -> list[Action]:
                     "passed": standing.passed[: standing.rung],
                 }
             ),
-            reason="a request waits for it",
+            reason=reason,
         )
         for group in one.groups
         if (standing := state.standing(group)).given_up or standing.restarts
     ]
     return [
         *again,
-        LoadDeployment(deployment=one.name, generation=one.generation, reason="a request waits for it"),
+        LoadDeployment(deployment=one.name, generation=one.generation, reason=reason),
     ]
 
 

@@ -19,3 +19,5 @@ class RequestDemand(NamedTuple):
     """Seconds without a request, as they were reported last; 0 if one is in flight. One may have come since that report."""
     ready_since: float | None
     """Time since which it is ready (steady clock); None: it is not."""
+    loaded_by: str = ""
+    """The person who loads it (`sparkfleet load`), which counts as a request; "" if nobody does."""

@@ -13,7 +13,7 @@ from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, Deployme
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
-from sparkfleet.group.group_name import GroupKey, short_name
+from sparkfleet.group.group_name import GroupKey, name_of, short_name
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.telemetry.targets import ScrapeTarget, TargetGroup, target_groups
@@ -56,6 +56,8 @@ class FleetSnapshot:
     """Groups that get no new requests."""
     unloaded: Mapping[str, str] = field(default_factory=dict)
     """Deployments on demand that are not to run now, with what their start depends on, in words."""
+    stopped: Mapping[str, Desired] = field(default_factory=dict)
+    """Deployments that `up` starts again: the fleet is being taken down."""
 
     def serving(self, name: str, without: GroupKey | None = None) -> tuple[App, ...]:
         """The groups that are ready and serve: the desired ones, and older ones until every desired one is ready."""
@@ -80,7 +82,9 @@ class FleetSnapshot:
 
     def models(self, without: GroupKey | None = None) -> dict[str, ModelEntry]:
         """The gateways' table without the group `without`."""
-        return {name: self._entry(desired, without) for name, desired in self.desired.items()}
+        # They are listed until the gateway has ended, too: a client asks again after a 503, and never after a 404.
+        stopped = {name: _stopped_entry(desired) for name, desired in self.stopped.items()}
+        return stopped | {name: self._entry(desired, without) for name, desired in self.desired.items()}
 
     def deployments(self) -> tuple[DeploymentStatus, ...]:
         """Every deployment that is desired or still has a group."""
@@ -100,6 +104,8 @@ class FleetSnapshot:
         detail = ""
         if not serving:
             state, detail = self._not_ready(desired)
+            if state != "failed" and (words := self._drained_start(desired)):
+                state, detail = "drained", words
         elif not any(group.ready for group in groups):
             state, detail = "drained", self._drained_words(serving)
         return ModelEntry(
@@ -160,7 +166,7 @@ class FleetSnapshot:
                 f"its engine did not start{again}; `sparkfleet describe {desired.name}` shows the reason",
             )
         if desired.name in self.unloaded:
-            return "unloaded", self.unloaded[desired.name]
+            return "unloaded", self._drained_start(desired) or self.unloaded[desired.name]
         if waits := self.stranded.get(desired.name):
             return "failed", waits
         if lost := self.lost.get(desired.name):
@@ -260,6 +266,14 @@ class FleetSnapshot:
         which = "every group is drained" if len(names) == len(serving) else f"{', '.join(names)} is drained"
         return f"{which}; `sparkfleet undrain {names[0]}` brings it back"
 
+    def _drained_start(self, desired: Desired) -> str:
+        """The drained groups of a deployment on demand, which no request starts, in words; "" if one does."""
+        if not desired.spec.on_demand or not all(group in self.drained for group in desired.groups):
+            return ""
+        names = [name_of(group) for group in desired.groups]
+        are = "is" if len(names) == 1 else "are"
+        return f"{', '.join(names)} {are} drained; `sparkfleet undrain {names[0]}` lets its next request start it"
+
     def _trouble(self, desired: Desired) -> str:
         """Trouble that a ready group reports, in words; "" for none."""
         ready = (r for r in self.fresh if r.phase is GroupPhase.READY and r.group in desired.groups)
@@ -272,6 +286,20 @@ class FleetSnapshot:
 
     def _groups(self, name: str) -> tuple[GroupReport, ...]:
         return tuple(sorted((r for r in self.reports if r.deployment == name), key=lambda r: r.name))
+
+
+def _stopped_entry(desired: Desired) -> ModelEntry:
+    return ModelEntry(
+        name=desired.name,
+        deployment=GROUP_DEPLOYMENT,
+        state="stopped",
+        detail="the fleet is being taken down",
+        retry_after_s=RETRY_AFTER_S,
+        created=int(desired.since),
+        keys=desired.spec.keys or (),
+        aliases=desired.spec.aliases,
+        on_demand=desired.spec.on_demand,
+    )
 
 
 def _short_names(apps: Iterable[App]) -> str:

@@ -34,6 +34,9 @@ _CLAUDE_BUFFER = 13_000
 """Tokens that it keeps free beside them (at most 20,000 of those count): it compacts a conversation before."""
 _CLAUDE_LEAST = 30_000
 """Tokens at which it may compact: its own prompt has 19,000 to 22,000. Below that it gives up at its first request."""
+_START_MS = 1_800_000
+"""Time without an event after which a client may end a stream that waits for the start of its model: as long as the gateway
+lets it wait, for Claude Code (2.1.84 and later: 90 s if it watches streams) and Codex (300 s), which count events only."""
 
 
 class Endpoint(Value):
@@ -51,6 +54,8 @@ class Endpoint(Value):
     """PEM certificate of the fleet's own authority, if that made the endpoint's; "" otherwise."""
     keys: tuple[str, ...] = ()
     """Names of the API keys that may use the model; (): all."""
+    on_demand: bool = False
+    """True if a request may wait for the start of its model."""
 
     @property
     def root(self) -> str:
@@ -109,6 +114,8 @@ def _claude_code(endpoint: Endpoint) -> ClientSetup:
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         **_claude_context(endpoint.context),
     }
+    if endpoint.on_demand:
+        env["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] = str(_START_MS)
     return ClientSetup(
         place="~/.claude/settings.json",
         text=_json({"env": env}),
@@ -144,6 +151,7 @@ def _codex(endpoint: Endpoint) -> ClientSetup:
         f"base_url = {_quoted(endpoint.url)}",
         f"env_key = {_quoted(KEY)}",
         'wire_api = "responses"',
+        *([f"stream_idle_timeout_ms = {_START_MS}"] if endpoint.on_demand else []),
     ]
     return ClientSetup(
         place="~/.codex/config.toml",
@@ -180,6 +188,8 @@ def _qwen_code(endpoint: Endpoint) -> ClientSetup:
 
 def _open_webui(endpoint: Endpoint) -> ClientSetup:
     variables = f'-e OPENAI_API_BASE_URL={shlex.quote(endpoint.url)} -e OPENAI_API_KEY="${KEY}" -e ENABLE_OLLAMA_API=false'
+    if endpoint.on_demand:
+        variables += " -e AIOHTTP_CLIENT_TIMEOUT="  # no limit, instead of 300 s for a whole answer
     return ClientSetup(
         place="the shell",
         text=f"docker run -d -p 127.0.0.1:3000:8080 {variables} \\\n"
@@ -223,12 +233,14 @@ def _opencode(endpoint: Endpoint) -> ClientSetup:
         model["limit"] = {"context": endpoint.context, "output": min(_ANSWER, endpoint.context // 2)}
     if endpoint.vision:  # without these it replaces an image by an error
         model |= {"attachment": True, "modalities": {"input": ["text", "image"], "output": ["text"]}}
-    provider = {
+    provider: dict[str, Any] = {
         "npm": "@ai-sdk/openai-compatible",
         "name": PROVIDER,
         "options": {"baseURL": endpoint.url, "apiKey": f"{{env:{KEY}}}"},
         "models": {endpoint.model: model},
     }
+    if endpoint.on_demand:
+        provider["options"]["timeout"] = False  # 300 s for a whole answer otherwise
     return ClientSetup(
         place="opencode.json of a project, or ~/.config/opencode/opencode.json",
         text=_json(

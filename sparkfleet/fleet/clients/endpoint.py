@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -9,14 +11,17 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.fleet.clients.passing_key import key_for
+from sparkfleet.fleet.deployments.load import follow_start
+from sparkfleet.fleet.events import OnEvent, StepRunning, UseCaseEvent, ignored
 from sparkfleet.fleet.session import Session
 from sparkfleet.values import Value
 
 if TYPE_CHECKING:
     from aiohttp import Fingerprint
 
+    from sparkfleet.controlplane.api.client import FleetClient
 
 REMEDIES = {
     401: "`sparkfleet keys list` lists the keys. Without `--key` and SPARKFLEET_API_KEY the command makes one for itself.",
@@ -54,12 +59,14 @@ async def ask(
     max_tokens: int,
     on_text: Callable[[str], None],
     on_start: Callable[[], None] = lambda: None,
+    on_event: OnEvent = ignored,
 ) -> AnswerSpeed:
     """Ask the deployment `name` over the fleet's endpoint; `on_text` is called with the answer's text as it arrives.
 
     Args:
         key: an API key; "": one of its own, for this question.
         on_start: called first if the deployment is on demand and has to start.
+        on_event: receives the steps of that start, none once the answer begins.
 
     Raises:
         ControlError: the fleet is down, the endpoint refuses the request, or the answer is incomplete.
@@ -67,10 +74,34 @@ async def ask(
     client = await session.controller()
     trust = await session.endpoint.trust(client)
     async with session.endpoint.url(client) as url, key_for(client, key) as used:
-        if with_start := await is_unloaded(url, name, used, trust):
-            on_start()
-        speed = await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust)
-        return speed.model_copy(update={"with_start": with_start})
+        if not await _waits_for_start(client, name, await listed_state(url, name, used, trust)):
+            return await ask_at(
+                url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust
+            )
+        on_start()
+        follower = asyncio.create_task(_follow(session, client.again(), name, on_event))
+
+        def write(text: str) -> None:
+            follower.cancel()
+            on_text(text)
+
+        try:
+            speed = await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=write, trust=trust)
+        finally:
+            follower.cancel()
+        return speed.model_copy(update={"with_start": True})
+
+
+async def _follow(session: Session, client: FleetClient, name: str, on_event: OnEvent) -> None:
+    """Sends the steps of a start, without the events that end them."""
+
+    def pass_steps(event: UseCaseEvent) -> None:
+        if isinstance(event, StepRunning):
+            on_event(event)
+
+    with contextlib.suppress(SparkfleetError):  # the question itself gets the error
+        async with client:
+            await follow_start(session, client, name, pass_steps)
 
 
 async def ask_at(
@@ -116,8 +147,17 @@ def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
     return AnswerSpeed(tokens=tokens, ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=rate)
 
 
-async def is_unloaded(url: str, name: str, key: str, trust: Fingerprint | bool) -> bool:
-    """True if a model is listed as unloaded. False if that cannot be read: the question then gets the error."""
+async def _waits_for_start(client: FleetClient, name: str, state: str) -> bool:
+    """True if a question waits for the start of a model in this state; what is not on demand refuses it meanwhile."""
+    if state != "starting":
+        return state == "unloaded"
+    async with client.again() as asking:
+        found = (await asking.fleet()).named(name)
+    return found is not None and found.on_demand
+
+
+async def listed_state(url: str, name: str, key: str, trust: Fingerprint | bool) -> str:
+    """The state that a model is listed with; "" if that cannot be read: the question then gets the error."""
     import aiohttp  # a slow import, for questions only
 
     headers = {"authorization": f"Bearer {key}"}
@@ -126,9 +166,9 @@ async def is_unloaded(url: str, name: str, key: str, trust: Fingerprint | bool) 
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LISTED_S)) as session,
             session.get(f"{url}/models/{quote(name, safe='')}", headers=headers, ssl=trust) as response,
         ):
-            return response.status == HTTPStatus.OK and (await response.json()).get("state") == "unloaded"
+            return str((await response.json()).get("state", "")) if response.status == HTTPStatus.OK else ""
     except (aiohttp.ClientError, TimeoutError, ValueError, AttributeError):
-        return False
+        return ""
 
 
 async def _events(

@@ -11,7 +11,7 @@ from sparkfleet.fleet.deployments.status import find_now
 from sparkfleet.fleet.nodes.node_set import require_known_nodes
 from sparkfleet.fleet.planning.fleet_decision import FleetDecision, PlannedDeployment
 from sparkfleet.fleet.planning.plan import FleetPlan
-from sparkfleet.fleet.planning.running import handover, replaced_groups, running_groups
+from sparkfleet.fleet.planning.running import handover, replaced_groups, running_groups, unloaded
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, compare
@@ -113,6 +113,8 @@ def _change(spec: Deployment, plan: DeploymentPlan, status: FleetStatus, *, retr
     else:
         before = (Deployment.model_validate_json(now.spec), now.plan)
         change = compare(spec, plan, before, running, replaced_groups(spec.name, status))
+    if spec.name in unloaded(status):
+        return change.model_copy(update={"unloaded": True})
     if not (change.starts and change.ends):
         return change
     order = handover(spec, plan, running, status, retry=retry)

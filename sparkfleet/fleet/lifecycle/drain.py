@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.client import FleetClient
@@ -44,6 +45,8 @@ class PreparedDrain(NamedTuple):
     """Moves the deployments of the node; None if there are none."""
     drained: bool
     """True if the node is drained already, and nothing is on it."""
+    stays: tuple[str, ...] = ()
+    """Deployments on demand that are not loaded, and that no other node can serve: they start after `undrain`."""
 
     def require_movable(self) -> None:
         """Raise Infeasible if the other nodes cannot serve one of its deployments: then the node is not drained."""
@@ -93,26 +96,47 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
     async with await session.controller() as client:
         status = await client.fleet()
     found = deployments_on(status, node)
-    drained = not found and node in status.drained_nodes
+    drained = not any(map(_runs, found)) and node in status.drained_nodes
     wanted = [one for one in found if one.plan is not None]
+    unloaded = {one.name for one in wanted if not _runs(one)}
+    if not _others(session, status, node):
+        _require_nothing_runs(wanted)
+        return PreparedDrain(node, None, drained, tuple(sorted(unloaded)))
     if not wanted:
         return PreparedDrain(node, None, drained)
-    _require_another(session, status, node)
     specs = [Deployment.model_validate_json(one.spec) for one in wanted]
     planned = await plan_deployments(session, specs, without=(node,))
+    stays = tuple(one.name for one in planned.decision.plan.refused if one.name in unloaded)
+    if stays:
+        specs = [one for one in specs if one.name not in stays]
+        if not specs:
+            return PreparedDrain(node, None, drained, stays)
+        planned = await plan_deployments(session, specs, without=(node,))
     if planned.client is None:
         raise ControlError("The fleet went down meanwhile.", do="`sparkfleet status` shows its state.")
     planned.client.require_same_api()
     require_known_nodes(session.inventory, planned.status, [one.plan for one in planned.decision.pending])
-    return PreparedDrain(node, PreparedApply(planned, renew=False, retry=False), drained)
+    return PreparedDrain(node, PreparedApply(planned, renew=False, retry=False), drained, stays)
 
 
-def _require_another(session: Session, status: FleetStatus, node: str) -> None:
-    if not set(session.inventory.nodes) - status.drained_nodes - {node}:
-        names = ", ".join(one.name for one in deployments_on(status, node))
+def _runs(one: DeploymentStatus) -> bool:
+    """False if a deployment is on demand, and nothing of it is there."""
+    return one.state != "unloaded" or bool(one.groups)
+
+
+def _others(session: Session, status: FleetStatus, node: str) -> set[str]:
+    return set(session.inventory.nodes) - status.drained_nodes - {node}
+
+
+def _require_nothing_runs(found: Sequence[DeploymentStatus]) -> None:
+    if running := [one for one in found if _runs(one)]:
+        unload = ""
+        if demanded := [one.name for one in running if one.on_demand]:
+            unload = f"`sparkfleet unload {demanded[0]}` ends what is on demand; "
         raise Infeasible(
-            f"No other node is left for {names}.",
-            do="`sparkfleet delete NAME` ends a deployment; `sparkfleet down` stops the fleet and keeps all of them.",
+            f"No other node is left for {', '.join(one.name for one in running)}.",
+            do=f"{unload}`sparkfleet delete NAME` ends a deployment; `sparkfleet down` stops the fleet and keeps all of"
+            " them.",
         )
 
 
@@ -148,7 +172,7 @@ async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None
     async with client:
         while True:
             status = await client.fleet()
-            left = deployments_on(status, node)
+            left = [one for one in deployments_on(status, node) if _runs(one)]
             if not left:
                 return
             if failed := [one.name for one in left if one.state == "failed"]:

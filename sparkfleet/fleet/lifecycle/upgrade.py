@@ -39,7 +39,9 @@ class UpgradePlan(NamedTuple):
     pythons: Mapping[str, str | None]
     """Interpreter that each node runs from."""
     ready: frozenset[GroupKey]
-    """Groups that are ready."""
+    """Groups that are ready, without those on demand."""
+    loaded: tuple[str, ...] = ()
+    """Deployments on demand that are loaded: a restart of Ray unloads them, and their engines end with their leases."""
 
 
 class Upgraded(NamedTuple):
@@ -76,7 +78,11 @@ async def plan_upgrade(session: Session) -> UpgradePlan:
     if (error := other_nodes(session.inventory, status)) is not None:
         raise error  # it would start the controller again with these nodes, under engines that go on
     pythons = await session.programs.pythons_in_use()
-    return UpgradePlan(client.version, pythons, frozenset() if status is None else frozenset(_ready(status)))
+    if status is None:
+        return UpgradePlan(client.version, pythons, frozenset())
+    loaded = tuple(one.name for one in status.deployments if one.on_demand and one.state != "unloaded")
+    ready = frozenset(group for group in _ready(status) if group[0] not in loaded)
+    return UpgradePlan(client.version, pythons, ready, loaded)
 
 
 async def upgrade(

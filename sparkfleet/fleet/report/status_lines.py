@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -113,6 +114,13 @@ def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
             if days > 0
             else f"expired on {date}: clients refuse it; renew its files, or set `gateway: {{tls: generated}}`"
         )
+
+
+def on_demand_words(deployment: DeploymentStatus) -> str:
+    """Beginning and end of what is on demand."""
+    idle = json.loads(deployment.spec).get("idle")
+    ends = f"after {duration_words(idle)} without a request, or " if idle is not None else ""
+    return f"a request or `sparkfleet load {deployment.name}` starts it; it ends {ends}when another one needs its memory"
 
 
 def state_words(deployment: DeploymentStatus) -> str:

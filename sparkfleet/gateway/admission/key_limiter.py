@@ -3,6 +3,9 @@
 A window of 60 s is exact: a key with 10 requests per minute has 10 in any minute, and `Retry-After` is when the oldest of
 them leaves it. Tokens are known at the end of an answer only; a key is refused while its last minute has as many as its
 limit, so that one long answer is paid for by waiting.
+
+A request that waits for a start on demand holds no place among those at once: it uses no engine, for minutes. As many more
+of a key may wait so, and once the start has ended they run beside those that have come meanwhile.
 """
 
 from __future__ import annotations
@@ -31,13 +34,15 @@ class _Charge:
 class _Account:
     """One key's last minute."""
 
-    __slots__ = ("requests", "running", "seconds", "spent", "sum")
+    __slots__ = ("requests", "running", "seconds", "spent", "sum", "waiting")
 
     def __init__(self) -> None:
         self.requests: deque[float] = deque()
         self.spent: deque[_Charge] = deque()
         self.sum = 0
         self.running = 0
+        self.waiting = 0
+        """Those that wait for a start on demand, which do not count as running."""
         self.seconds = 1.0
         """Mean duration of its requests."""
 
@@ -95,26 +100,40 @@ class KeyLimiter:
         account.running += 1
         if limits.requests_per_minute is not None:
             account.requests.append(now)
-        return AdmittedRequest(account, self._clock, counts_tokens=limits.tokens_per_minute is not None)
+        return AdmittedRequest(account, self._clock, key)
 
     def keep(self, keys: Iterable[str]) -> None:
         """Forgets the other keys, by their ids, if they have no requests: they are revoked."""
         there = frozenset(keys)
         self._accounts = {
-            key: account for key, account in self._accounts.items() if key in there or account.running
+            key: account
+            for key, account in self._accounts.items()
+            if key in there or account.running or account.waiting
         }
 
 
 class AdmittedRequest:
-    """One request of a key, until `close`. `counts_tokens`: true if the key has a limit of tokens."""
+    """One request of a key, until `close`."""
 
-    __slots__ = ("_account", "_charges", "_clock", "_counts", "_open", "_started", "charged")
+    __slots__ = (
+        "_account",
+        "_charges",
+        "_clock",
+        "_counts",
+        "_key",
+        "_open",
+        "_started",
+        "_waits",
+        "charged",
+    )
 
-    def __init__(self, account: _Account, clock: Callable[[], float], *, counts_tokens: bool) -> None:
+    def __init__(self, account: _Account, clock: Callable[[], float], key: KeyEntry) -> None:
         self._account = account
         self._clock = clock
-        self._counts = counts_tokens
+        self._key = key
+        self._counts = key.limits.tokens_per_minute is not None
         self._started = clock()
+        self._waits = False
         self._charges: list[_Charge] = []
         self.charged = 0
         """Tokens that are counted so far."""
@@ -132,8 +151,34 @@ class AdmittedRequest:
                 surplus -= self._account.give_back(charge, surplus)
         self.charged = tokens
 
+    def begin_wait(self, retry_s: int) -> None:
+        """Gives its place among the requests at once to others, while it waits for a start.
+
+        Args:
+            retry_s: seconds after which the start may have ended.
+
+        Raises:
+            ApiError: 429, as many requests of the key wait for starts as it may have at once.
+        """
+        most = self._key.limits.concurrent
+        if most is not None and self._account.waiting >= most:
+            what = f'The key "{self._key.name}" has {most} requests at once, and as many wait for models to start.'
+            raise limited(what, retry_s)
+        self._account.waiting += 1
+        self._account.running -= 1
+        self._waits = True
+
+    def end_wait(self) -> None:
+        """Takes a place again, also if all are taken. May be called twice."""
+        if self._waits:
+            self._waits = False
+            self._account.waiting -= 1
+            self._account.running += 1
+            self._started = self._clock()  # a start is no part of what its requests take
+
     def close(self) -> None:
         """Ends the request. May be called twice."""
+        self.end_wait()
         if self._open:
             self._open = False
             self._account.running -= 1

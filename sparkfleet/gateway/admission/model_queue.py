@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.candidate_groups import CandidateGroups
@@ -23,6 +23,7 @@ from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.model_errors import not_ready, queue_full, waited_too_long
 from sparkfleet.gateway.observed_groups import RequestsAhead
 from sparkfleet.gateway.policy.forecast import GroupForecast
+from sparkfleet.gateway.routing_table import ModelEntry
 
 WAITING = 1024
 """Requests that wait for one model, at most: an evaluation with a thousand requests at once is served."""
@@ -31,6 +32,8 @@ LONGEST_S = 300.0
 START_S = 570.0
 """Seconds that a request waits for a start on demand, at most: OpenAI's and Anthropic's clients wait 600 for an answer, and
 try a 503 again by themselves."""
+STREAM_START_S = 1800.0
+"""The same for one whose stream shows meanwhile that it lives: its client goes on waiting, and would not try again."""
 _LOOKED_AT = 64
 """Waiting requests that may choose between a free group and a full one, and others, whose forecasts are made when a slot is
 free."""
@@ -39,10 +42,28 @@ _LATER_S = 0.001
 """Seconds after the end of a pause, so that it is over by any clock."""
 
 
+class AwaitedStart(Protocol):
+    """The wait of one request for a start on demand, as the request itself notes it."""
+
+    @property
+    def is_stream(self) -> bool:
+        """True if its client sees meanwhile that it lives."""
+        ...
+
+    def begin(self, model: ModelEntry) -> None:
+        """Begins the wait, if it has not begun. Raises ApiError if too many wait."""
+        ...
+
+    def end(self) -> None:
+        """Ends it. May be called twice."""
+        ...
+
+
 @dataclass(eq=False)
 class _Waiter:
     choose: Callable[[], CandidateGroups]
     candidates: CandidateGroups
+    start: AwaitedStart | None
     number: int
     granted: asyncio.Future[Slot] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -62,14 +83,20 @@ class ModelQueues:
         waiting: requests that wait for one model, at most.
         longest_s: seconds that each waits, at most.
         start_s: the same for those that wait for a start on demand.
+        stream_start_s: the same for those of them whose stream shows that it lives.
     """
 
     def __init__(
-        self, waiting: int = WAITING, longest_s: float = LONGEST_S, start_s: float = START_S
+        self,
+        waiting: int = WAITING,
+        longest_s: float = LONGEST_S,
+        start_s: float = START_S,
+        stream_start_s: float = STREAM_START_S,
     ) -> None:
         self._most = waiting
         self._longest_s = longest_s
         self._start_s = start_s
+        self._stream_start_s = stream_start_s
         self.on_start_awaited: Callable[[], None] = lambda: None
         """Called when the first request begins to wait for the start of a model."""
         self._waiting: dict[str, list[_Waiter]] = {}
@@ -89,13 +116,17 @@ class ModelQueues:
         return QueueOutlook(len(waiters), _retry_after(waiters[-1].candidates.forecasts(), len(waiters)))
 
     async def enter(
-        self, choose: Callable[[], CandidateGroups], first: CandidateGroups | None = None
+        self,
+        choose: Callable[[], CandidateGroups],
+        first: CandidateGroups | None = None,
+        start: AwaitedStart | None = None,
     ) -> QueuedSlot:
         """Waits for a slot on the group that finishes the request first.
 
         Args:
             choose: returns the candidates by the present table; called again if that changes.
             first: what it has just returned; None: it is called.
+            start: its wait for a start, if there is one; None: it is not noted anywhere.
 
         Raises:
             ApiError: 503, the queue is full or the deadline passed; or what `choose` raises.
@@ -106,13 +137,16 @@ class ModelQueues:
             found = candidates.forecasts()
             if _has_room(found):
                 return self._grant(candidates, found)
-        waiters = self._waiting.setdefault(model, [])
+        waiters = self._waiting.get(model, [])
         if len(waiters) >= self._most:
             raise queue_full(
                 candidates.model, len(waiters), _retry_after(candidates.forecasts(), len(waiters))
             )
+        if start is not None and candidates.wait_for_start:
+            start.begin(candidates.model)
+        self._waiting[model] = waiters
         self._number += 1
-        waiter = _Waiter(choose, candidates, self._number)
+        waiter = _Waiter(choose, candidates, start, self._number)
         waiters.append(waiter)
         if candidates.wait_for_start and len(waiters) == 1:
             self.on_start_awaited()
@@ -134,10 +168,17 @@ class ModelQueues:
             for waiter in tuple(waiters):
                 try:
                     waiter.candidates = waiter.choose()
+                    if waiter.start is not None and waiter.candidates.wait_for_start:
+                        waiter.start.begin(waiter.candidates.model)  # it was unloaded
                 except ApiError as error:
-                    if not waiter.granted.done():
-                        waiter.granted.set_exception(error)
+                    _refuse(waiter, error)
         self.pump()
+
+    def refuse_starts(self, error: ApiError) -> None:
+        """Refuses what waits for a start."""
+        for waiter in [one for waiters in self._waiting.values() for one in waiters]:
+            if waiter.candidates.wait_for_start:
+                _refuse(waiter, error)
 
     def release(self, slot: QueuedSlot) -> None:
         """Counts the end of a request with a slot."""
@@ -146,7 +187,7 @@ class ModelQueues:
             del self._running[slot.owner]
 
     async def _wait(self, model: str, waiter: _Waiter) -> QueuedSlot:
-        limit_s = self._start_s if waiter.candidates.wait_for_start else self._longest_s
+        limit_s = self._limit_s(waiter)
         try:
             async with asyncio.timeout(limit_s):
                 granted = await asyncio.shield(waiter.granted)
@@ -162,7 +203,15 @@ class ModelQueues:
             _give_back(waiter)
             raise
         finally:
+            if waiter.start is not None:
+                waiter.start.end()
             self._remove(model, waiter)
+
+    def _limit_s(self, waiter: _Waiter) -> float:
+        if not waiter.candidates.wait_for_start:
+            return self._longest_s
+        is_stream = waiter.start is not None and waiter.start.is_stream
+        return self._stream_start_s if is_stream else self._start_s
 
     def _serve(self, model: str) -> None:
         while self._grant_one(model):
@@ -243,6 +292,11 @@ def _give_back(waiter: _Waiter) -> None:
         granted.cancel()
     elif not granted.cancelled() and granted.exception() is None:
         granted.result().close()
+
+
+def _refuse(waiter: _Waiter, error: ApiError) -> None:
+    if not waiter.granted.done():
+        waiter.granted.set_exception(error)
 
 
 def _has_room(found: Sequence[GroupForecast]) -> bool:

@@ -146,13 +146,18 @@ def loop_event(dialect: Dialect, meter: UsageMeter, tokens: int, path: str) -> b
 
 
 def _last_event(message: str, code: str, dialect: Dialect, meter: UsageMeter, path: str) -> bytes:
+    start = b"" if meter.ends_between_events else b"\n\n"
     data = error_json(message, 502, code=code, dialect=dialect)
+    return start + error_event(data, dialect, path, meter.events)
+
+
+def error_event(data: bytes, dialect: Dialect, path: str, number: int) -> bytes:
+    """The event of an error object in the form of `dialect`. `number`: events before it."""
     of_response = path == RESPONSES and dialect == "openai"
     if of_response:
-        data = _typed(json.loads(data)["error"], meter.events)
+        data = _typed(json.loads(data)["error"], number)
     name = b"event: error\n" if of_response or dialect == "anthropic" else b""
-    start = b"" if meter.ends_between_events else b"\n\n"
-    return start + name + b"data: " + data + b"\n\n"
+    return name + b"data: " + data + b"\n\n"
 
 
 def _typed(error: dict[str, Any], number: int) -> bytes:

@@ -88,6 +88,16 @@ def key_budget_full() -> ApiError:
     return limited("The requests of this key take as much of the gateway's memory as one key may.", 2)
 
 
+def waiting_budget_full() -> ApiError:
+    """503: the bodies of requests that wait for starts take as much memory as they may."""
+    return later(
+        "Requests that wait for models to start hold as many bytes as they may.",
+        10,
+        code="gateway_busy",
+        kind="body_budget",
+    )
+
+
 def too_many_connections() -> ApiError:
     """503: this gateway, or this client's address, has as many connections as it may."""
     return later("There are too many connections.", 2, code="too_many_connections", kind="connections")

@@ -22,8 +22,8 @@ from sparkfleet.telemetry.metrics import ControlMetrics
 
 LOOKS_AGAIN_S = 5.0
 """Seconds after which a controller looks for its store again; the real one does after one."""
-NEEDS_MEMORY = " needs its memory"
-"""End of the reason for which one deployment ends for another."""
+MADE_ROOM = "it made room for "
+"""Beginning of the reason for which one deployment ends for another."""
 
 
 class ControllerKilledError(BaseException):
@@ -180,7 +180,7 @@ class ControllerProcesses:
         if self.dies_in_swap is None or self.controller is None or self.caller is not self.controller:
             return
         name, left = self.dies_in_swap
-        swaps = any(why.endswith(NEEDS_MEMORY) for why in self.controller.fleet.pending.unloaded.values())
+        swaps = any(why.startswith(MADE_ROOM) for why in self.controller.fleet.pending.unloaded.values())
         if call == name and swaps:
             self.dies_in_swap = (name, left - 1) if left > 1 else None
             self.dying = self.dying or left == 1

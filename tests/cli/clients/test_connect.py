@@ -33,7 +33,8 @@ class Fleet(OpenClient):
         )
         group = SimpleNamespace(choice=SimpleNamespace(candidate=candidate), family="llama", vision=False)
         spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"], **self.more})
-        one = SimpleNamespace(name="tiny", spec=spec, plan=SimpleNamespace(groups=(group,)))
+        plan = SimpleNamespace(groups=(group,))
+        one = SimpleNamespace(name="tiny", spec=spec, plan=plan, on_demand="on_demand" in self.more)
         return SimpleNamespace(deployments=(one,), certificate=None)
 
 
@@ -126,3 +127,12 @@ def test_an_endpoint_on_loopback_has_the_command_that_opens_it(monkeypatch: pyte
     """`sparkfleet apply` without a file is an error."""
     monkeypatch.setattr(verb.errors, "width", 400)
     assert "opens it to the network, then `sparkfleet up`." in run_verb("openai", "tiny").stderr
+
+
+def test_of_what_is_on_demand_the_wait_and_the_command_that_spares_it_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verb.errors, "width", 400)
+    assert "on demand" not in run_verb("openai", "tiny").stderr
+    monkeypatch.setattr(Fleet, "more", {"on_demand": True})
+    assert "`sparkfleet load tiny` starts it before." in run_verb("openai", "tiny").stderr

@@ -24,3 +24,12 @@ def test_the_version_that_runs_already_is_no_upgrade(former: str, words: str) ->
     session = SimpleNamespace(inventory=SimpleNamespace(fleet="home", nodes={"a": None}))
     plan = UpgradePlan(former, {"a": None}, frozenset())
     assert upgrade._question(session, plan).startswith(words)
+
+
+def test_what_is_on_demand_and_loaded_is_named_as_unloaded() -> None:
+    """The upgrade waited 90 s for its group, and said that it starts again."""
+    session = SimpleNamespace(inventory=SimpleNamespace(fleet="home", nodes={"a": None}))
+    plan = UpgradePlan("0.0.9", {"a": None}, frozenset(), ("coder",))
+    assert upgrade._question(session, plan).endswith(
+        "coder is on demand, and is unloaded: the next request starts a new engine."
+    )

@@ -12,7 +12,7 @@ from sparkfleet.controlplane.policy.actions import (
     UnloadDeployment,
     WaitForMemory,
 )
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
+from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, OTHERS_START, UNUSED_S
 from sparkfleet.controlplane.policy.decide import is_at_rest
 from sparkfleet.controlplane.policy.on_demand import changes_by_time
 from sparkfleet.controlplane.policy.state import FleetState
@@ -133,8 +133,8 @@ def test_two_that_do_not_fit_at_once_take_turns_and_one_that_is_unused_ends_soon
     world.request("b")
     assert unloads(world.rounds(UNUSED_S - 2)) == [], "the next turn of an agent may come"
     actions = world.rounds(5)
-    assert unloads(actions) == [("a", "b needs its memory")]
-    assert [one.reason for one in actions if isinstance(one, RetireGroup)] == ["b needs its memory"]
+    assert unloads(actions) == [("a", "it made room for b")]
+    assert [one.reason for one in actions if isinstance(one, RetireGroup)] == ["it made room for b"]
     world.rounds(3)
     assert world.running == {"b"}
 
@@ -148,11 +148,20 @@ def test_one_that_is_used_serves_for_a_while_before_it_ends_for_another():
     assert unloads(actions) == []
     (wait,) = [one for one in actions if isinstance(one, WaitForMemory)]
     assert (wait.deployment, wait.reason) == ("b", "it starts once a ends, which has its memory")
-    assert unloads(world.rounds(10)) == [("a", "b needs its memory")]
+    assert unloads(world.rounds(10)) == [("a", "it made room for b")]
     world.rounds(3)
     assert world.running == {"b"}, "and a waits for its turn now"
     assert unloads(world.rounds(LEAST_SERVED_S - 10)) == []
-    assert unloads(world.rounds(15)) == [("b", "a needs its memory")]
+    assert unloads(world.rounds(15)) == [("b", "it made room for a")]
+
+
+def test_of_two_that_are_requested_at_once_the_second_waits_for_the_first_and_not_for_room_that_never_comes():
+    world = DemandWorld(on_demand("a"), on_demand("b"))
+    world.request("a")
+    world.request("b")
+    reasons = [one.reason for one in world.rounds(5) if isinstance(one, WaitForMemory)]
+    assert reasons[0] == OTHERS_START
+    assert not any(NO_ROOM in reason for reason in reasons)
 
 
 def test_short_requests_with_pauses_do_not_keep_another_out():
@@ -165,7 +174,7 @@ def test_short_requests_with_pauses_do_not_keep_another_out():
         world.request("a", 1)
         world.request("a", 0)  # between two looks
         actions += world.round()
-    assert unloads(actions) == [("a", "b needs its memory")]
+    assert unloads(actions) == [("a", "it made room for b")]
 
 
 def test_one_that_was_given_up_holds_nothing_and_is_in_nobodys_way():
@@ -196,7 +205,7 @@ def test_the_one_that_was_used_longest_ago_ends_first_and_no_more_than_are_neede
         world.rounds(3)
         world.request(name, 0)
     world.request("c")
-    assert unloads(world.rounds(UNUSED_S + 5)) == [("b", "c needs its memory")]
+    assert unloads(world.rounds(UNUSED_S + 5)) == [("b", "it made room for c")]
     world.rounds(3)
     assert world.running == {"a", "c"}
 
@@ -239,7 +248,7 @@ def test_one_that_is_not_on_demand_has_the_memory_at_once_and_waits_until_it_is_
     always = wanted("always", 50)
     world.state = replace(world.state, desired={**world.state.desired, "always": always})
     first = world.round()
-    assert unloads(first) == [("a", "always needs its memory")]
+    assert unloads(first) == [("a", "it made room for always")]
     assert not [one for one in first if isinstance(one, StartGroup)], "it would run out of memory"
     actions = world.rounds(100)
     assert world.running == {"always"}

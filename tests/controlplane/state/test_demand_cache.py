@@ -1,7 +1,7 @@
 """RequestDemand as gateways report it: merged, since when requests wait, and nothing concluded from silence."""
 
 from sparkfleet.controlplane.state.demand import RequestDemand
-from sparkfleet.controlplane.state.demand_cache import DemandCache
+from sparkfleet.controlplane.state.demand_cache import AGAIN_S, LOAD_S, DemandCache
 from sparkfleet.controlplane.state.report_cache import STALE_S
 from sparkfleet.gateway.report import GatewayReport, OnDemandUse
 
@@ -63,3 +63,63 @@ def test_the_outline_changes_with_what_the_policy_depends_on_alone():
     assert cache.outline() == before
     cache.take(report(a=OnDemandUse(idle_s=0.5)))
     assert cache.outline() != before
+
+
+def test_a_request_that_comes_again_has_its_place_in_the_line_again():
+    """A client that has waited for 570 s gets a 503, and asks again; a gateway that is replaced cuts all of them."""
+    now = [100.0]
+    cache = DemandCache(lambda: now[0])
+    cache.take(report(a=OnDemandUse(in_flight=1, waiting=1)))
+    now[0] = 670.0
+    cache.take(report(a=OnDemandUse(idle_s=0.1)))
+    assert cache.present()["a"].waiting_since is None
+    now[0] += AGAIN_S - 1
+    assert cache.take(report(a=OnDemandUse(in_flight=1, waiting=1)))
+    assert cache.present()["a"].waiting_since == 100.0
+    now[0] += 5
+    cache.take(report(a=OnDemandUse()))
+    now[0] += AGAIN_S
+    cache.take(report(a=OnDemandUse(in_flight=1, waiting=1)))
+    assert cache.present()["a"].waiting_since == now[0], "it came too late"
+
+
+def test_after_its_turn_a_deployment_goes_to_the_end_of_the_line():
+    now = [100.0]
+    cache = DemandCache(lambda: now[0])
+    cache.take(report(a=OnDemandUse(in_flight=1, waiting=1)))
+    for use in (
+        OnDemandUse(in_flight=1, ready_s=0.1),
+        OnDemandUse(idle_s=1.0),
+        OnDemandUse(in_flight=1, waiting=1),
+    ):
+        now[0] += 5
+        cache.take(report(a=use))
+    assert cache.present()["a"].waiting_since == 115.0
+
+
+def test_a_load_is_a_request_that_waits_until_it_is_ready_and_the_use_of_that_moment():
+    now = [100.0]
+    cache = DemandCache(lambda: now[0])
+    cache.take(report(a=OnDemandUse(idle_s=50.0)))
+    assert cache.load("a", "me")
+    assert cache.present() == {"a": RequestDemand(0, 100.0, 100.0, 0.0, None, "me")}
+    now[0] = 110.0
+    assert not cache.load("a", "me")
+    now[0] = 120.0
+    cache.take(report(a=OnDemandUse(idle_s=70.0, ready_s=1.0)))
+    assert cache.present() == {"a": RequestDemand(0, None, 120.0, 0.0, 119.0)}
+    now[0] = 125.0
+    cache.take(report(a=OnDemandUse(idle_s=75.0, ready_s=6.0)))
+    assert cache.present()["a"].unused_s == 5.0
+
+
+def test_a_load_whose_command_has_gone_ends():
+    now = [100.0]
+    cache = DemandCache(lambda: now[0])
+    cache.load("a", "me")
+    assert cache.present()["a"].waiting_since == 100.0, "also before a gateway has reported"
+    now[0] += LOAD_S
+    assert cache.present() == {}
+    cache.load("a", "me")
+    cache.unload("a")
+    assert cache.present() == {}

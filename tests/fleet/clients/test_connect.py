@@ -64,6 +64,20 @@ def test_codex_gets_its_provider_and_the_context(context: int | None) -> None:
     assert provider["wire_api"] == "responses", "the other one was removed from Codex"
 
 
+def test_clients_that_end_a_silent_stream_wait_for_a_start_on_demand() -> None:
+    waits = ENDPOINT.model_copy(update={"on_demand": True})
+    env = json.loads(setup_of("claude-code", waits).text)["env"]
+    assert env["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] == "1800000"
+    codex = tomllib.loads(setup_of("codex", waits).text)
+    assert codex["model_providers"][codex["model_provider"]]["stream_idle_timeout_ms"] == 1_800_000
+    assert (
+        json.loads(setup_of("opencode", waits).text)["provider"]["sparkfleet"]["options"]["timeout"] is False
+    )
+    assert " -e AIOHTTP_CLIENT_TIMEOUT= " in setup_of("open-webui", waits).text
+    for client in ("claude-code", "codex", "opencode", "open-webui"):
+        assert "imeout" not in setup_of(client, ENDPOINT).text.lower().replace("TIMEOUT", "timeout")
+
+
 def test_a_model_with_vision_gets_images() -> None:
     """OpenCode replaces an image by "this model does not support image input" unless its configuration has it."""
 

@@ -5,9 +5,11 @@ import json
 
 import pytest
 from aiohttp import web
+from open_client import OpenClient
+from statuses import deployment, fleet
 
 from sparkfleet.errors import ControlError
-from sparkfleet.fleet.clients.endpoint import ask_at, is_unloaded
+from sparkfleet.fleet.clients.endpoint import _waits_for_start, ask_at, listed_state
 
 
 def chunk(text="", **usage):
@@ -128,11 +130,25 @@ async def test_errors(endpoint, lines, status, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("unloaded", True), ("org/unloaded", True), ("ready", False), ("gone", False)]
+    ("name", "expected"),
+    [("unloaded", "unloaded"), ("org/unloaded", "unloaded"), ("ready", "ready"), ("gone", "")],
 )
 async def test_a_model_that_starts_with_the_question_is_known_before(endpoint, name, expected):
-    assert await is_unloaded(await endpoint(), name, "sk-1", True) is expected
+    assert await listed_state(await endpoint(), name, "sk-1", True) == expected
 
 
 async def test_of_an_endpoint_that_is_away_nothing_is_known():
-    assert not await is_unloaded("http://127.0.0.1:1/v1", "tiny", "sk-1", True)
+    assert not await listed_state("http://127.0.0.1:1/v1", "tiny", "sk-1", True)
+
+
+@pytest.mark.parametrize(
+    ("state", "on_demand", "waits"),
+    [("unloaded", True, True), ("starting", True, True), ("starting", False, False), ("ready", True, False)],
+)
+async def test_a_question_waits_for_a_start_on_demand_alone(state, on_demand, waits):
+    class Status(OpenClient):
+        async def fleet(self):
+            return fleet(deployment(state="starting").model_copy(update={"on_demand": on_demand}))
+
+    assert await _waits_for_start(Status(), "big", state) is waits
+    assert not await _waits_for_start(Status(), "alias", "starting")

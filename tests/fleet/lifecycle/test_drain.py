@@ -161,3 +161,53 @@ def test_a_group_is_on_its_rung_and_not_on_the_one_that_it_reported_last(there, 
     groups = () if reported is None else (report(phase=GroupPhase.FAILED, rung=reported, ranks=()),)
     on = fleet(deployment(*groups).model_copy(update={"plan": plan, "running": running}))
     assert [node for node in NODES if deployments_on(on, node)] == [there]
+
+
+# Deployments on demand that are not loaded
+
+
+def unloaded(name):
+    spec = Deployment(name=name, model="builtin:tiny", on_demand=True).model_dump_json(exclude_unset=True)
+    return deployment(state="unloaded").model_copy(update={"name": name, "on_demand": True, "spec": spec})
+
+
+class OneNode(Answers):
+    """The same of a fleet of one node."""
+
+    inventory = parse_inventory("fleet: home\nhead: spark1\nnodes:\n  spark1: {address: local}\n")
+
+
+async def test_a_node_on_which_nothing_is_loaded_is_drained_although_there_is_no_other():
+    prepared = await prepare_drain(OneNode(fleet(unloaded("eyes"), unloaded("coder"))), "spark1")
+    assert (prepared.apply, prepared.drained, prepared.stays) == (None, False, ("coder", "eyes"))
+    status = fleet(unloaded("eyes"), drained=DRAINED)
+    assert (await prepare_drain(OneNode(status), "spark1")).drained
+    assert await carry_out_drain(OneNode(status), prepared, lambda _: None) is None, (
+        "it does not wait for them"
+    )
+
+
+async def test_of_what_is_loaded_on_the_only_node_the_command_that_ends_it_is_named():
+    running = deployment(report(), state="ready").model_copy(update={"on_demand": True})
+    with pytest.raises(Infeasible, match=f"No other node is left for {running.name}") as caught:
+        await prepare_drain(OneNode(fleet(running, unloaded("eyes"))), "spark1")
+    assert f"`sparkfleet unload {running.name}`" in caught.value.do
+
+
+async def test_what_is_not_loaded_and_fits_nowhere_else_does_not_hold_up_the_drain(monkeypatch):
+    asked = []
+
+    async def planned(session, specs, without):
+        asked.append([spec.name for spec in specs])
+        refused = [SimpleNamespace(name=name) for name in asked[-1] if name == "eyes"]
+        plan = SimpleNamespace(refused=refused)
+        return SimpleNamespace(decision=SimpleNamespace(plan=plan, pending=()), client=session, status=status)
+
+    monkeypatch.setattr("sparkfleet.fleet.lifecycle.drain.plan_deployments", planned)
+    status = fleet(unloaded("eyes"), unloaded("coder"))
+    prepared = await prepare_drain(Answers(status), "spark1")
+    assert asked == [["eyes", "coder"], ["coder"]]
+    assert (prepared.stays, prepared.apply is not None) == (("eyes",), True)
+    asked.clear()
+    prepared = await prepare_drain(Answers(fleet(unloaded("eyes"))), "spark1")
+    assert (prepared.stays, prepared.apply, asked) == (("eyes",), None, [["eyes"]])

@@ -3,9 +3,12 @@
 import asyncio
 
 import pytest
+from open_client import OpenClient
+from statuses import deployment, fleet, report
 
+from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.errors import ControlError, NodeError
-from sparkfleet.fleet.lifecycle.upgrade import UpgradePlan, upgrade
+from sparkfleet.fleet.lifecycle.upgrade import UpgradePlan, plan_upgrade, upgrade
 from sparkfleet.specs.load import parse_inventory
 
 KEY = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
@@ -89,3 +92,34 @@ async def test_after_ctrl_c_while_the_former_release_ends_it_runs_again(fails):
     with pytest.raises(asyncio.CancelledError):
         await running
     assert session.steps[-2:] == [("back", "a"), ("back", "b")]
+
+
+async def test_groups_on_demand_are_not_expected_to_be_ready_again():
+    ready = [report().model_copy(update={"deployment": name}) for name in ("coder", "always")]
+    loaded, always = [
+        deployment(one, state="ready").model_copy(
+            update={"name": one.deployment, "on_demand": one.deployment == "coder"}
+        )
+        for one in ready
+    ]
+    unloaded = deployment(state="unloaded").model_copy(update={"name": "eyes", "on_demand": True})
+
+    class Running(OpenClient):
+        version = "1.0.0"
+        inventory = Losing.inventory
+
+        async def find_controller(self):
+            return self
+
+        async def fleet(self):
+            return fleet(
+                loaded, always, unloaded, nodes=tuple(NodeReport(name=name, joined=True) for name in "ab")
+            )
+
+        async def pythons_in_use(self):
+            return {"a": "/old"}
+
+    session = Running()
+    session.programs = session
+    plan = await plan_upgrade(session)
+    assert ({group[0] for group in plan.ready}, plan.loaded) == ({"always"}, ("coder",))

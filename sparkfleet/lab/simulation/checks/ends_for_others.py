@@ -12,7 +12,7 @@ from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation.checks.demand_invariants import SEEN_S, DemandRecord
 from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.clients import ModelUse
-from sparkfleet.lab.simulation.controller_processes import NEEDS_MEMORY
+from sparkfleet.lab.simulation.controller_processes import MADE_ROOM
 from sparkfleet.lab.simulation.memory_look import MemoryLook, held_by
 from sparkfleet.lab.simulation.world import World
 from sparkfleet.planner.types.plan import GroupPlan, Rung
@@ -39,7 +39,7 @@ def ended_for_others(ends: Mapping[str, str], wanted: Mapping[str, Desired]) -> 
     return [
         EndForAnother(name, claimant)
         for name, why in ends.items()
-        if why.endswith(NEEDS_MEMORY) and (claimant := wanted.get(why.removesuffix(NEEDS_MEMORY))) is not None
+        if why.startswith(MADE_ROOM) and (claimant := wanted.get(why.removeprefix(MADE_ROOM))) is not None
     ]
 
 

@@ -20,7 +20,7 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     places = f" on {', '.join(nodes)}" if nodes else ""
     lines = ["", *lines_of("changes", f"{'+ on demand' if waits else words}  {change.name}{places}")]
     effect = [f"  {_effect(change, chosen)}"] if change.verb == "change" else []
-    effect += ["  its first request starts it"] if waits else []
+    effect += [f"  its first request starts it ({_last_start(change)})"] if waits else []
     effect += [f"  {_same_model(change)}"] if change.same_model else []
     lines += lines_of("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
     counted = f"{counts['start']} {'on demand' if waits else 'to start'}, {counts['change']} to change"
@@ -45,7 +45,7 @@ def _verdict(plan: DeploymentPlan | None) -> str:
 def _effect(change: Change, chosen: Sequence[Rung]) -> str:
     """The cost of a change: engines that start, end and go on."""
     if change.unloaded:
-        return "it does not run now: its next request starts it so"
+        return f"it does not run now: its next request starts it so ({_last_start(change)})"
     goes_on = (
         f"{_names(change.keeps)} {'goes' if len(change.keeps) == 1 else 'go'} on" if change.keeps else ""
     )
@@ -96,10 +96,13 @@ def _costs(change: Change, chosen: Sequence[Rung]) -> Iterator[str]:
     sizes = {rung.prediction.weights_bytes for rung in chosen}
     if len(sizes) == 1 and (size := sizes.pop()):
         yield f"{'each ' * (change.starts > 1)}loads {gib(size)}"
+    yield _last_start(change)
+
+
+def _last_start(change: Change) -> str:
     if change.expected_s:
-        yield f"the last start took {_seconds_in_words(change.expected_s)}"
-    else:
-        yield "no start of it was timed here yet"
+        return f"the last start took {_seconds_in_words(change.expected_s)}"
+    return "no start of it was timed here yet"
 
 
 def _names(groups: Sequence[str]) -> str:

@@ -102,10 +102,16 @@ def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
     for load in (load for load in loads if load.placed or load.on_demand):
         left = f"{gib_of(max(0, load.left), load.usable)} for engines left"
         held = [f"{_held(load.placed)} GiB"] if load.placed else []
-        demanded = [f"on demand: {_held(load.on_demand)} GiB"] if load.on_demand else []
+        demanded = [f"on demand: {_on_demand(load)}"] if load.on_demand else []
         words = "; ".join((*held, left, *demanded))
         lines.append(labelled("nodes" if not lines else "", f"{load.node}: {words}"))
     return lines
+
+
+def _on_demand(load: NodeLoad) -> str:
+    held = f"{_held(load.on_demand)} GiB"
+    fit = sum(size for _, size in load.on_demand) <= load.left
+    return held if fit or len(load.on_demand) == 1 else f"{held}, in turns, as not all fit at once"
 
 
 def _held(placed: Sequence[tuple[str, int]]) -> str:
