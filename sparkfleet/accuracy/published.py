@@ -31,6 +31,9 @@ NEAR = 2**0.5
 """Largest ratio of requests at once between rows of the same load."""
 SERVABLE = frozenset(get_args(PlannedEngine))
 """Engines that a deployment can have."""
+OF_GGUF = frozenset(("llama.cpp",))
+"""Those whose checkpoints are GGUF: a deployment that names safetensors cannot have them, so its decisions are among the
+others; `plan` offers a GGUF beside its choice (decision 146)."""
 LEVELS = (4, 8, 16, 32, 64)
 """Loads of a throughput decision: the one with the most published configurations is used."""
 OBJECTIVES: tuple[Objective, ...] = ("interactive", "throughput")
@@ -115,6 +118,8 @@ def decisions_in(cases: Iterable[PublishedCase]) -> tuple[PublishedDecision, ...
     ran: dict[str, set[Combination]] = defaultdict(set)
     families: dict[str, set[str]] = defaultdict(set)
     for case in cases:
+        if case.setup.engine in OF_GGUF:
+            continue
         families[plain(case.model)].add(case.setup.shape.family)
         ran[case.setup.shape.family].add(combination_of(case))
         run = None if is_upper_bound(case) else run_of(case)

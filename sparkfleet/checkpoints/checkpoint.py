@@ -13,6 +13,7 @@ from typing import TypeVar
 from sparkfleet.checkpoints.arch.feed_forward import FeedForwardWidths
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part, PartNames, Portion
+from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.checkpoints.quantization.formats import Quantization
 from sparkfleet.checkpoints.quantization.named_quantization import named_quantization
@@ -90,6 +91,10 @@ class Checkpoint(Value):
     """Draft tokens of a block of the DSpark stages in its own weights, by its config; None if it declares none."""
     draft_block: int | None = None
     """Tokens that a drafter of this kind drafts at once (its block), by its config; None if it is no such drafter."""
+    gguf: GgufFiles | None = None
+    """The files of a checkpoint in GGUF format; None for any other."""
+    chat_template: bool | None = None
+    """True if its GGUF file has a chat template; None for other formats, in which it is not read."""
     quantization: Quantization | None = None
     dtype: str
     """Precision of the weights that are not quantised: "bfloat16", "float16" or "float32"."""

@@ -19,6 +19,7 @@ from sparkfleet.checkpoints.arch.nemotron_nas import unrolled
 from sparkfleet.checkpoints.arch.other_tasks import refuse_other_tasks
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
+from sparkfleet.checkpoints.gguf_checkpoint import is_gguf, read_gguf_checkpoint
 from sparkfleet.checkpoints.io.checkpoint_files import (
     CONTAINER,
     WeightFiles,
@@ -49,18 +50,22 @@ from sparkfleet.checkpoints.sizes.weight_map import (
     map_weights,
 )
 from sparkfleet.errors import FactError
+from sparkfleet.specs.model_name import model_name
 
 
 def read_checkpoint(source: Path, *, id: str | None = None) -> Checkpoint:  # noqa: A002  # it is the value's own name
     """Reads the facts of a checkpoint in a directory.
 
     Args:
-        source: has config.json, and usually safetensors files. Without any weights the config alone is read.
-        id: its name; None takes it from the Hub's cache, or the directory.
+        source: has config.json, and usually safetensors files. Without any weights the config alone is read. Or it has
+            GGUF models, or is a GGUF file.
+        id: its name, with the tag of a GGUF model; None takes it from the Hub's cache, or the directory.
 
     Raises:
         FactError: a file is missing, damaged, hostile, or of a kind that is not supported; or it writes no text.
     """
+    if is_gguf(source, model_name(id or "").tag):
+        return read_gguf_checkpoint(source, id=id)
     config = read_config(source)
     refuse_other_tasks(config, source)
     outer = unrolled(expanded(config))

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError
 from sparkfleet.checkpoints.arch.other_tasks import SENTENCE_FILES
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
+from sparkfleet.checkpoints.gguf.gguf_scan import MOST_HEADER_BYTES
 from sparkfleet.checkpoints.io.checkpoint_files import (
     ADAPTER,
     CONFIG_BYTES,
@@ -33,12 +34,14 @@ from sparkfleet.checkpoints.io.checkpoint_files import (
     OTHER_WEIGHTS,
     PIPELINE,
 )
-from sparkfleet.checkpoints.io.hub_cache import check_name, name_of
+from sparkfleet.checkpoints.io.hub_cache import check_name, directory_of_path, name_of
 from sparkfleet.checkpoints.io.licenses import LICENSE_FILES, READ_LIMIT
 from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.checkpoints.io.safetensors_header import HEADER_LIMIT
 from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import text
+from sparkfleet.specs.gguf_names import SUFFIX
+from sparkfleet.specs.model_name import MAIN, ModelName, model_name
 from sparkfleet.values import Value
 
 WHOLE: Mapping[str, int] = {
@@ -59,6 +62,7 @@ MOST_ANSWER_BYTES = 64 << 20
 MOST_UNPACKED_BYTES = 512 << 20
 """Limit of the bytes written for one checkpoint, without its weights, which are not written."""
 MOST_FILES = MOST_SHARDS + 1000
+MOST_GGUF_DEPTH = 2
 MOST_FILE_BYTES = 1 << 42
 """Limit of one file: a Spark's disk has 4 TB."""
 LONGEST_NAME = 255
@@ -66,20 +70,28 @@ LONGEST_PATH = 4096
 
 
 class MetadataRequest(Value):
-    """Metadata request to a node: a directory, or its Hub cache's copy of an id at a revision."""
+    """Metadata request to a node: a path, or its Hub cache's copy of an id at a revision."""
 
     directory: str = ""
+    """Of a checkpoint, or the path of a GGUF file."""
     id: str = ""
     revision: str = "main"
+    tag: str = ""
+    """Of one GGUF model of several."""
 
     @classmethod
     def of(cls, model: str) -> MetadataRequest:
-        """The request for a deployment's model. Raises FactError if it is neither a directory nor a Hub id."""
+        """The request for a deployment's model. Raises FactError if it is neither a path nor a Hub id."""
         if model.startswith("/"):
             return cls(directory=model)
-        name, _, revision = model.partition("@")
-        check_name(name, revision or "main")
-        return cls(id=name, revision=revision or "main")
+        name = model_name(model)
+        check_name(name.base, name.revision or MAIN, name.tag)
+        return cls(id=name.base, revision=name.revision or MAIN, tag=name.tag)
+
+    @property
+    def name(self) -> str | None:
+        """The checkpoint's id with its tag; None for a path."""
+        return ModelName(self.id, tag=self.tag).tagged if self.id else None
 
 
 class OutlinedFile(Value):
@@ -133,11 +145,21 @@ def order(wanted: Sequence[MetadataRequest]) -> bytes:
     ).encode()
 
 
+_NOT_SENT = ("from __future__ import annotations", "from sparkfleet.")
+
+
 @cache
 def program() -> tuple[str, ...]:
     """The command that prints outlines, with the node's own Python."""
-    source = (files("sparkfleet.checkpoints") / "remote_metadata_program.py").read_text(encoding="utf-8")
-    return ("python3", "-I", "-S", "-c", source)
+    places = {
+        "sparkfleet.specs": "gguf_names.py",
+        "sparkfleet.checkpoints.gguf": "gguf_scan.py",
+        "sparkfleet.checkpoints": "remote_metadata_program.py",
+    }
+    sources = ((files(package) / name).read_text(encoding="utf-8") for package, name in places.items())
+    # One text, without what each imports of the others.
+    lines = (line for source in sources for line in source.splitlines() if not line.startswith(_NOT_SENT))
+    return ("python3", "-I", "-S", "-c", "\n".join((_NOT_SENT[0], *lines, "")))
 
 
 class OutlineParser:
@@ -217,25 +239,31 @@ def read_outline(outline: Outline, wanted: MetadataRequest, node: str) -> Checkp
             f"{node}: {outline.error}.", do="Check on the node that the file is complete and may be read."
         )
     where = wanted.directory or outline.directory
-    name, revision = (wanted.id, outline.commit) if wanted.id else name_of(Path(where))
+    inside = directory_of_path(where)
+    found, revision = name_of(inside)
+    name, revision = (wanted.name, outline.commit) if wanted.name else (found, revision)
+    if not wanted.id and found.startswith("/"):
+        name = where
+    assert name is not None
+    file = "" if inside == Path(where) else Path(where).name
     try:
         with TemporaryDirectory(prefix="sparkfleet-") as place:
-            facts = _read_in(Path(place), outline, name, f"{node}:{where}")
+            facts = _read_in(Path(place), file, outline, name, f"{node}:{inside}")
     except OSError as error:
         raise FactError(
             f"{node}:{where}: no temporary directory can be made on this machine: {error.strerror}.",
             means="The checkpoint's metadata has to be written there to be read.",
             do="Free space in the temporary directory, or set TMPDIR to another one.",
         ) from error
-    path = None if facts.path is None else Path(where)
+    path = None if facts.path is None else inside
     return facts.model_copy(update={"revision": revision, "path": path})
 
 
-def _read_in(place: Path, outline: Outline, name: str, there: str) -> Checkpoint:
-    """Reads the facts through a temporary directory; errors have the node's directory in its place."""
+def _read_in(place: Path, file: str, outline: Outline, name: str, there: str) -> Checkpoint:
+    """Reads the facts, of `file` if one is given, through a temporary directory; errors have the node's in its place."""
     try:
         write_outline(outline, place)
-        return read_checkpoint(place, id=name)
+        return read_checkpoint(place / file, id=name)
     except FactError as error:
         what, means, do = (part.replace(str(place), there) for part in (error.what, error.means, error.do))
         raise FactError(what, means=means, do=do) from error
@@ -253,6 +281,7 @@ def write_outline(outline: Outline, directory: Path) -> None:
         start = _unpacked(file, path, room)
         room -= len(start)
         try:
+            path.parent.mkdir(exist_ok=True)
             with path.open("xb") as written:
                 written.write(start)
                 written.truncate(file.size)
@@ -282,13 +311,23 @@ def _unpacked(file: OutlinedFile, path: Path, room: int) -> bytes:
 
 def _most(name: str) -> int:
     """Limit of the bytes that are read of a file."""
-    return WHOLE.get(name) or BEGUN.get(name) or 8 + HEADER_LIMIT
+    weights = MOST_HEADER_BYTES if name.endswith(SUFFIX) else 8 + HEADER_LIMIT
+    return WHOLE.get(name) or BEGUN.get(name) or weights
 
 
 def _is_ours(name: str) -> bool:
-    """True if a file of this name holds metadata and is in the directory itself."""
+    """True if a file of this name holds metadata and is in the directory itself, or is a GGUF file one directory below."""
     plain = "/" not in name and "\\" not in name and name.isprintable()
-    return plain and (name in WHOLE or name in BEGUN or name.endswith(SUFFIXES))
+    return (plain and (name in WHOLE or name in BEGUN or name.endswith(SUFFIXES))) or is_gguf_path(name)
+
+
+def is_gguf_path(name: str) -> bool:
+    """True for the relative path of a GGUF file in a checkpoint's directory, or one directory below."""
+    parts = name.split("/")
+    safe = all(
+        part.isprintable() and "\\" not in part and not part.startswith(".") and part for part in parts
+    )
+    return safe and len(parts) <= MOST_GGUF_DEPTH and name.endswith(SUFFIX)
 
 
 def _unexpected(content: bytes) -> FactError:

@@ -1,6 +1,7 @@
 """Prints the metadata of checkpoints on a node, without their weights. Sent as text to the node's python3; stdlib only.
 
-Reads a request on standard input (JSON): `wanted`, a list of `{"directory": …}` and `{"id": …, "revision": …}`; `whole`,
+Reads a request on standard input (JSON): `wanted`, a list of `{"directory": …}` and `{"id": …, "revision": …, "tag": …}`; a
+directory may be the path of a GGUF file, and the tag is "" or that of a GGUF model. `whole`,
 files that are printed completely unless they exceed the given bytes; `begun`, files of which the given number of first
 bytes is printed; `header_bytes`, the longest header of a safetensors file; `suffixes` of files whose sizes are printed.
 
@@ -8,7 +9,10 @@ Prints JSON lines. `at` is an index into `wanted`; a checkpoint that is not on t
 `{"at": 0, "directory": …, "commit": …}`, then for each file `{"at": 0, "name": …, "size": …, "start": …}`, in which `start`
 is its first bytes, by zlib, in base64; or `{"at": 0, "error": …}`, the reason why it cannot be read. Last `{"end": true}`.
 
-It runs on Python 3.8 and later, because the node's python3 may be old.
+Of GGUF models the headers of one are printed, and the sizes of all: which it is follows from the tag or the file, or it is
+the only one. Without any of these the sizes show what there is to choose.
+
+It runs on Python 3.8 and later, because the node's python3 may be old. The texts of `gguf_names` and `gguf_scan` come first.
 """
 
 from __future__ import annotations
@@ -21,6 +25,9 @@ import stat
 import sys
 import zlib
 from typing import Any
+
+from sparkfleet.checkpoints.gguf.gguf_scan import DamagedHeader, HeaderScan
+from sparkfleet.specs.gguf_names import SUFFIX, models_of, siblings, tower_of
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -44,9 +51,13 @@ def main() -> None:
 
 
 def _look(order: dict[str, Any], at: int, wanted: dict[str, str]) -> None:
-    directory, commit = wanted.get("directory", ""), ""
+    directory, commit, file, tag = wanted.get("directory", ""), "", "", wanted.get("tag", "")
+    if directory.endswith(SUFFIX) and not os.path.isdir(directory):
+        directory, file = os.path.split(directory)
+        if not os.path.exists(os.path.join(directory, file)):
+            return
     if not directory:
-        directory, commit = _snapshot(wanted["id"], wanted["revision"])
+        directory, commit = _snapshot(wanted["id"], wanted["revision"], tag)
     if not directory or not os.path.isdir(directory):
         return
     _print(at=at, directory=directory, commit=commit)
@@ -56,7 +67,58 @@ def _look(order: dict[str, Any], at: int, wanted: dict[str, str]) -> None:
         if found is not None:
             index = found[1] if name == INDEX else index
             _print_file(at, name, *found)
-    _look_at_weights(order, at, directory, index)
+    gguf = _gguf_names(directory)
+    others = [name for name in os.listdir(directory) if name.endswith(".safetensors")]
+    if gguf and (file or tag or all(name.startswith("adapter_") for name in others)):
+        _look_at_gguf(at, directory, gguf, file, tag)
+    else:
+        _look_at_weights(order, at, directory, index)
+
+
+def _look_at_gguf(at: int, directory: str, names: list[str], file: str, tag: str) -> None:
+    chosen = gguf_files(names, file, tag)
+    for name in names:
+        path = os.path.join(directory, name)
+        found = _gguf_header(path) if name in chosen else _unread(path)
+        if found is not None:
+            _print_file(at, name, *found)
+        elif name in chosen:
+            raise UnreadableCheckpoint(path + ": is a link to a file that does not exist")
+
+
+def gguf_files(names: list[str], file: str, tag: str) -> list[str]:
+    """Files whose headers are read: of the model with this file or tag, or of the only one; with the tower."""
+    found = [siblings(file, names)] if file else [one for one in models_of(names) if tag in ("", one.tag)]
+    if len(found) != 1:
+        return []
+    return [*found[0].files, *filter(None, [tower_of(names, found[0].files[0])])]
+
+
+def _gguf_names(directory: str) -> list[str]:
+    """GGUF files of a directory and of those in it."""
+    found = []
+    try:
+        for place in os.scandir(directory):
+            inner = (
+                os.scandir(place.path) if place.is_dir(follow_symlinks=False) and place.name[0] != "." else ()
+            )
+            found += [place.name] + [place.name + "/" + one.name for one in inner]
+    except OSError as error:
+        raise UnreadableCheckpoint(_why(directory, error)) from error
+    return sorted(name for name in found if name.endswith(SUFFIX) and name.isprintable())
+
+
+def _gguf_header(path: str) -> tuple[int, bytes] | None:
+    """Size and header of a GGUF file; of a damaged one what was read, which the reader of headers reports."""
+    fd, size = _open(path)
+    if fd is None:
+        return None
+    with os.fdopen(fd, "rb") as file:
+        scan = HeaderScan(lambda count: _bytes(file, count, path))
+        try:
+            return size, bytes(scan.buffer[: scan.run().length])
+        except DamagedHeader:
+            return size, bytes(scan.buffer)
 
 
 def _look_at_weights(order: dict[str, Any], at: int, directory: str, index: bytes | None) -> None:
@@ -88,17 +150,31 @@ def loaded(names: list[str], index: bytes | None) -> list[str]:
     return [name for name in names if not name.startswith(NOT_LOADED)]
 
 
-def _snapshot(name: str, revision: str) -> tuple[str, str]:
+def _snapshot(name: str, revision: str, tag: str) -> tuple[str, str]:
     """Path and commit of a model in the Hub's cache; ("", "") if it is not there."""
     folder = os.path.join(_hub_cache(), "models--" + name.replace("/", "--"))
+    for reference in [revision + ":" + tag, revision] if tag else [revision]:
+        snapshot, commit = _referenced(folder, reference)
+        if snapshot and _has_model(snapshot, tag):
+            return snapshot, commit
+    return "", ""
+
+
+def _has_model(snapshot: str, tag: str) -> bool:
+    if not tag and os.path.exists(os.path.join(snapshot, "config.json")):
+        return True
+    return os.path.isdir(snapshot) and any(tag in ("", one.tag) for one in models_of(_gguf_names(snapshot)))
+
+
+def _referenced(folder: str, revision: str) -> tuple[str, str]:
+    """Path and commit of a snapshot by a reference; ("", "") if there is no such reference."""
     found = _read(os.path.join(folder, "refs", *revision.split("/")), REF_BYTES, False)
     commit = revision if found is None else found[1].decode("ascii", "replace").strip()
     if not re.match(r"[0-9a-f]{7,64}\Z", commit):
         if found is None:
             return "", ""
         raise UnreadableCheckpoint(os.path.join(folder, "refs", revision) + ": contains no commit")
-    snapshot = os.path.join(folder, "snapshots", commit)
-    return (snapshot, commit) if os.path.exists(os.path.join(snapshot, "config.json")) else ("", "")
+    return os.path.join(folder, "snapshots", commit), commit
 
 
 def _hub_cache() -> str:

@@ -41,12 +41,12 @@ class ProgressLine:
 
     Args:
         quiet: show nothing, because standard output is for a program.
-        screen: shows them; standard output has something else, if it is not that.
+        screen: shows them; None: standard output.
     """
 
-    def __init__(self, quiet: bool = False, screen: Console = console) -> None:
+    def __init__(self, quiet: bool = False, screen: Console | None = None) -> None:
         self._quiet = quiet
-        self._screen = screen
+        self._screen = screen or console
         self._live: Live | None = None
         self._printed_at = self._began = time.monotonic()
         self._step: FleetStep | None = None

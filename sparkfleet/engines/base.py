@@ -143,8 +143,11 @@ class Engine(Protocol):
     token_api: TokenApi
     """Requests and readers for the ids and probabilities of tokens."""
     checks_token: bool
-    """True if it refuses requests without its token itself. Otherwise it listens on loopback, and on any other address a
-    forwarder of ours refuses them."""
+    """True if it refuses requests without its token itself, on every path, and opens its metrics with the metrics token.
+    Otherwise it listens on loopback, and on any other address a forwarder of ours refuses them."""
+    always_forwarded: bool
+    """True if that forwarder is in front of it on loopback, too: it has a key of its own, which not all paths require and
+    which Prometheus does not have."""
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens since it started, from the sums of `draft_metrics` and the draft tokens of one step."""

@@ -45,6 +45,7 @@ OWN_ENTRYPOINT = (
     "vllm/vllm-openai-cpu",
     "public.ecr.aws/q9t5s3a7/vllm-cpu-release-repo",
     "public.ecr.aws/q9t5s3a7/vllm-arm64-cpu-release-repo",
+    "ghcr.io/ggml-org/llama.cpp",
 )
 """Repositories whose entrypoint is the engine itself, so that it has to be replaced. The entrypoints of others only prepare
 the environment (NGC's switches CUDA forward compatibility on) and run their arguments."""

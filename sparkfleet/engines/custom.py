@@ -30,6 +30,7 @@ class Custom:
     draft_metrics: tuple[str, ...] = ()
     token_api: TokenApi = TextCompletions()
     checks_token = False
+    always_forwarded = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Zero: its draft tokens are unknown."""

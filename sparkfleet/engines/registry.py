@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from sparkfleet.engines.base import Engine
 from sparkfleet.engines.custom import Custom
+from sparkfleet.engines.llamacpp import LlamaCpp
 from sparkfleet.engines.sglang import Sglang
 from sparkfleet.engines.trtllm import Trtllm
 from sparkfleet.engines.vllm import Vllm
 from sparkfleet.errors import EngineError
 from sparkfleet.specs.fields import quote
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Vllm(), Sglang(), Trtllm(), Custom())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (Vllm(), Sglang(), Trtllm(), LlamaCpp(), Custom())
+}
 
 
 def engine_by_name(name: str) -> Engine:

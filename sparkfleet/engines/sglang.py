@@ -83,6 +83,7 @@ class Sglang:
     )
     token_api: TokenApi = NativeGenerate()
     checks_token = True
+    always_forwarded = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens from the numbers of verification steps, tokens and requests.

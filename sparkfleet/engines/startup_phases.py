@@ -17,10 +17,16 @@ ORDER: tuple[PhaseName, ...] = ("loading", "compiling", "warming", "up")
 
 _SIGNS: tuple[tuple[PhaseName, str], ...] = (
     # vLLM 0.19 to 0.32, SGLang 0.5.12 to 0.5.23, TensorRT-LLM 1.3: all end their server's start with uvicorn's line.
-    ("up", r"Application startup complete|The server is fired up and ready to roll"),
+    # llama.cpp b11434 listens while it loads; its last line has the address.
+    (
+        "up",
+        r"Application startup complete|The server is fired up and ready to roll|llama_server: listening on",
+    ),
     (
         "warming",
-        r"Capturing CUDA graphs|Graph capturing finished|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b",
+        r"load_model: initializing, n_slots"
+        r"|Capturing CUDA graphs|Graph capturing finished"
+        r"|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b",
     ),
     # Whole words: the configuration that an engine prints before it loads contains all of these, with underscores.
     (
@@ -30,7 +36,8 @@ _SIGNS: tuple[tuple[PhaseName, str], ...] = (
     ),
     (
         "loading",
-        r"Loading safetensors|(?:checkpoint|loading) shards|Starting to load model|Loading weights|Load weight (begin|end)",
+        r"load_model: loading model"
+        r"|Loading safetensors|(?:checkpoint|loading) shards|Starting to load model|Loading weights|Load weight (begin|end)",
     ),
 )
 _LEFT_OUT = re.compile(r"\b(?:disabl|skip)(?:ed|ing|ping)\b", re.IGNORECASE)

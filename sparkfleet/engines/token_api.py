@@ -13,6 +13,11 @@ from sparkfleet.engines.token_scores import Score
 
 COMPLETIONS = "/v1/completions"
 GENERATE = "/generate"
+NATIVE_COMPLETION = "/completion"
+TOKENIZE = "/tokenize"
+LIKELIEST = 200
+"""Tokens whose probabilities llama.cpp returns at each place. A token beyond them is at most as likely as the last of them,
+and is scored as that: too high, but in a broken model low enough for the canary."""
 
 
 class Scored(NamedTuple):
@@ -43,6 +48,14 @@ class Ask(NamedTuple):
 class TokenApi(Protocol):
     """An engine's own way to token ids and probabilities."""
 
+    def encode(self, text: str) -> Ask | None:
+        """A request for the token ids of a text; None if `score` takes texts."""
+        ...
+
+    def encoded(self, answer: Any) -> tuple[int, ...]:
+        """The ids in the answer to `encode`."""
+        ...
+
     def sample(self, model: str, prompt: str, tokens: int) -> Ask:
         """A request for up to `tokens` tokens at temperature 0."""
         ...
@@ -55,12 +68,24 @@ class TokenApi(Protocol):
         """A request for the probabilities of a prompt's own tokens; None if the engine has none."""
         ...
 
-    def scored(self, answer: Mapping[str, Any]) -> Scored:
-        """The probabilities in the answer to `score`."""
+    def scored(self, answer: Any, prompt: str | Sequence[int]) -> Scored:
+        """The probabilities in the answer to `score` of this prompt."""
         ...
 
 
-class TextCompletions:
+class _TextPrompts:
+    """Base of the engines that score texts as they are."""
+
+    def encode(self, text: str) -> Ask | None:
+        """None."""
+        return None
+
+    def encoded(self, answer: Any) -> tuple[int, ...]:
+        """Empty."""
+        return ()
+
+
+class TextCompletions(_TextPrompts):
     """OpenAI's completions without ids: TensorRT-LLM's.
 
     Its server takes token ids as a prompt and returns sampled ones with `detokenize: false`, but has no `prompt_logprobs`
@@ -82,7 +107,7 @@ class TextCompletions:
         """None: this server cannot score a prompt."""
         return None
 
-    def scored(self, answer: Mapping[str, Any]) -> Scored:
+    def scored(self, answer: Any, prompt: str | Sequence[int]) -> Scored:
         """Empty: this server cannot score a prompt."""
         return Scored()
 
@@ -108,7 +133,7 @@ class IdCompletions(TextCompletions):
         given = prompt if isinstance(prompt, str) else list(prompt)
         return Ask(COMPLETIONS, _greedy(model, given, 1) | wanted)
 
-    def scored(self, answer: Mapping[str, Any]) -> Scored:
+    def scored(self, answer: Any, prompt: str | Sequence[int]) -> Scored:
         """`choices[0].prompt_logprobs`: null, then {id: {logprob}} of the token itself and of the likeliest."""
         try:
             choice = answer["choices"][0]
@@ -119,7 +144,7 @@ class IdCompletions(TextCompletions):
             return Scored()
 
 
-class NativeGenerate:
+class NativeGenerate(_TextPrompts):
     """SGLang's own `/generate`: its completions report ids only since pull request 30917 (July 2026, after 0.5.12)."""
 
     def sample(self, model: str, prompt: str, tokens: int) -> Ask:
@@ -140,7 +165,7 @@ class NativeGenerate:
         wanted = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 1}
         return Ask(GENERATE, {**given, "sampling_params": _sampling(1), **wanted})
 
-    def scored(self, answer: Mapping[str, Any]) -> Scored:
+    def scored(self, answer: Any, prompt: str | Sequence[int]) -> Scored:
         """`input_token_logprobs`: [logprob, id, text] of each token, the first one's null; the likeliest beside them."""
         try:
             meta = answer["meta_info"]
@@ -152,6 +177,62 @@ class NativeGenerate:
             return Scored(tuple(int(token[1]) for token in own), scores)
         except (KeyError, IndexError, TypeError, ValueError):
             return Scored()
+
+
+class PrefixCompletions:
+    """llama.cpp's own `/completion`: it has no probabilities of a prompt, but of each generated token the likeliest ones.
+
+    A prompt is scored by generating one token after each of its beginnings, all in one request (a list of prompts); the
+    probabilities are the model's, before any sampler. The work is the sum of the lengths: about 1,700 tokens for the
+    canary's longest.
+    """
+
+    def encode(self, text: str) -> Ask | None:
+        """Ids with the special tokens that the model's prompts begin with."""
+        return Ask(TOKENIZE, {"content": text, "add_special": True})
+
+    def encoded(self, answer: Any) -> tuple[int, ...]:
+        """`tokens`."""
+        return _ids(answer.get("tokens")) if isinstance(answer, Mapping) else ()
+
+    def sample(self, model: str, prompt: str, tokens: int) -> Ask:
+        """Requests the ids of the sampled tokens."""
+        wanted = {"n_predict": tokens, "temperature": 0, "return_tokens": True}
+        return Ask(NATIVE_COMPLETION, {"model": model, "prompt": prompt, **wanted})
+
+    def sampled(self, answer: Mapping[str, Any]) -> Sampled:
+        """`content`, `tokens_predicted` and `tokens`."""
+        try:
+            return Sampled(str(answer["content"]), int(answer["tokens_predicted"]), _ids(answer["tokens"]))
+        except (KeyError, TypeError, ValueError):
+            return Sampled()
+
+    def score(self, model: str, prompt: str | Sequence[int]) -> Ask | None:
+        """Requests one token after each beginning of these ids, the whole of them too: its answer has no further use."""
+        if isinstance(prompt, str):
+            return None
+        beginnings = [list(prompt[: at + 1]) for at in range(len(prompt))]
+        wanted = {"n_predict": 1, "temperature": 0, "n_probs": LIKELIEST}
+        return Ask(NATIVE_COMPLETION, {"model": model, "prompt": beginnings, **wanted})
+
+    def scored(self, answer: Any, prompt: str | Sequence[int]) -> Scored:
+        """The answers in the order of `index`, each with the likeliest tokens at its place."""
+        try:
+            places = sorted(answer, key=lambda one: int(one["index"]))[:-1]
+            ids = _ids(prompt)
+            pairs = zip(ids[1:], map(_likeliest, places), strict=True)
+            return Scored(ids, tuple(_among(token, likeliest) for token, likeliest in pairs))
+        except (KeyError, IndexError, TypeError, ValueError):
+            return Scored()
+
+
+def _likeliest(place: Mapping[str, Any]) -> dict[int, float]:
+    found = place["completion_probabilities"][0]["top_logprobs"]
+    return {int(one["id"]): float(one["logprob"]) for one in found}
+
+
+def _among(token: int, likeliest: Mapping[int, float]) -> Score:
+    return Score(likeliest.get(token, min(likeliest.values())), max(likeliest.values()))
 
 
 def _greedy(model: str, prompt: str | list[int], tokens: int) -> dict[str, Any]:

@@ -74,6 +74,7 @@ class Trtllm:
     )
     token_api: TokenApi = TextCompletions()
     checks_token = False
+    always_forwarded = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens as the engine counts them."""

@@ -27,8 +27,7 @@ from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
-from sparkfleet.planner.engine_args.engine_args import READ_FILES
-from sparkfleet.planner.types.plan import Candidate
+from sparkfleet.planner.types.plan import READ_FILES, Candidate
 
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin", "gptq-int8": "gptq_marlin"}
 """Kernels that are set by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on SM121
@@ -52,6 +51,7 @@ class Vllm:
     )
     token_api: TokenApi = IdCompletions()
     checks_token = True
+    always_forwarded = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens as the engine counts them."""

@@ -21,6 +21,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.knowledge.rules.rules import doctor_rules
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.model_name import model_name
 
 
 class Examined(NamedTuple):
@@ -116,7 +117,7 @@ def weights_of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed 
             continue
         if variant.model.startswith("/"):  # which nodes have the directory is not read
             continue
-        model, _, revision = variant.model.partition("@")
+        model, revision, _ = model_name(variant.model)
         yield Needed(
             deployment=spec.name,
             model=model,

@@ -35,8 +35,10 @@ class EngineClient:
         self.engine: Engine = engine_by_name(launch.candidate.engine)
         self.health_path = launch.candidate.health if self.is_custom else self.engine.health_path
         self.url = f"http://{launch.placements[0].address}:{port}"
-        # A check of a custom workload must not leave a connection: `is_busy` would count it.
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=self.is_custom))
+        # A check of a custom workload must not leave a connection: `is_busy` would count it. llama.cpp's server closes one
+        # after each stream without announcing it, and a request on it would fail.
+        alone = not self.engine.checks_token
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=alone))
         self.probe = Probe(self._session, self.url, launch.deployment, token)
         self.load = Load(running=0, waiting=0, figures=None)
         """The last one that was read."""

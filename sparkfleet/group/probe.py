@@ -154,8 +154,10 @@ class Probe:
 
     async def scores(self, api: TokenApi, prompt: str | Sequence[int]) -> Scored:
         """The model's own probabilities of each token of a prompt; empty if the engine does not report them."""
-        ask = api.score(self._model, prompt)
-        return api.scored(await self._post(ask)) if ask else Scored()
+        if isinstance(prompt, str) and (encode := api.encode(prompt)):
+            prompt = api.encoded(await self._post(encode))
+        ask = api.score(self._model, prompt) if prompt else None
+        return api.scored(await self._post(ask), prompt) if ask else Scored()
 
     async def generated(self, prompt: str, tokens: int) -> tuple[Score, ...]:
         """Probabilities of a continuation's tokens as it generates them; () if the engine does not report them.
@@ -169,13 +171,13 @@ class Probe:
         """The model's own continuation at temperature 0."""
         return api.sampled(await self._post(api.sample(self._model, prompt, tokens)))
 
-    async def _post(self, ask: Ask) -> dict[str, Any]:
-        """The engine's answer; {} if it refuses the request. Raises EngineError if it does not answer."""
+    async def _post(self, ask: Ask) -> Any:
+        """The engine's answer, as JSON; {} if it refuses the request. Raises EngineError if it does not answer."""
         try:
             async with self._session.post(
                 self._url + ask.path, json=ask.body, headers=self._headers, timeout=_seconds(MEASURE_S)
             ) as response:
-                answer: dict[str, Any] = json.loads(await response.text())
+                answer: Any = json.loads(await response.text())
                 if response.status >= 500:
                     raise _no_token(f"HTTP {response.status}: {str(answer)[:300]}")
                 return answer if response.status == 200 else {}

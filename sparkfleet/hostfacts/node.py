@@ -121,7 +121,8 @@ class ReadEngines(Fact[Mapping[str, str]]):
 
     A CPU build has `+cpu` in its version. SGLang has one distribution for both: its build is that of the installed
     torch, whose `version.py` has the mark even if its distribution has not (aarch64). Nothing is imported: that takes
-    seconds.
+    seconds. llama.cpp is `llama-server` beside the interpreter: it prints the number of its build ("b11434"; without one, as
+    of sources without git, its version), and a CPU build, or one that can use no GPU here, lists no devices.
 
     Run with that environment's interpreter in place of `argv[0]`.
     """
@@ -130,7 +131,7 @@ class ReadEngines(Fact[Mapping[str, str]]):
         "python3",
         "-I",
         "-c",
-        "import json\n"
+        "import json,os,re,subprocess,sys\n"
         "from importlib.metadata import PackageNotFoundError,distribution,version\n"
         "def beside_cpu_torch():\n"
         "    try: return '+cpu' in distribution('torch').locate_file('torch/version.py').read_text()\n"
@@ -143,6 +144,18 @@ class ReadEngines(Fact[Mapping[str, str]]):
         "        cpu=name.endswith('-cpu') or engine=='sglang' and beside_cpu_torch()\n"
         "        if cpu and 'cpu' not in found[engine]: found[engine]+='+cpu'\n"
         "        break\n"
+        "server=os.path.join(os.path.dirname(sys.executable),'llama-server')\n"
+        "def printed(flag):\n"
+        "    try: run=subprocess.run([server,flag],stdin=-3,stdout=-1,stderr=-2,timeout=20)\n"
+        "    except (OSError,subprocess.SubprocessError): return ''\n"
+        "    return run.stdout.decode(errors='replace')\n"
+        "if os.access(server,os.X_OK):\n"
+        "    text=printed('--version')\n"
+        "    named=re.search(r'version: (\\S+)',text)\n"
+        "    build=re.search(r'\\(build ([1-9]\\d*)|version: ([1-9]\\d*) ',text)\n"
+        "    number='b'+(build[1] or build[2]) if build else named and named[1]\n"
+        "    devices=re.search(r'(?m)^ +\\w+: ',printed('--list-devices'))\n"
+        "    if number: found['llama.cpp']=number if devices else number+'+cpu'\n"
         "print(json.dumps(found))",
     )
 

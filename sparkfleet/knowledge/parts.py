@@ -33,6 +33,7 @@ _SOURCES: dict[str, _Source] = {
     "speculators": _Source("models/speculators.yaml", ("speculators",), 45, "add drafts"),
     "models": _Source("models/models.yaml", ("models",), 45, "add models"),
     "checkpoints": _Source("models/checkpoints.yaml", ("checkpoints",), 45, "add checkpoints"),
+    "ggufs": _Source("models/ggufs.yaml", ("ggufs",), 45, "add GGUF checkpoints"),
     "architectures": _Source(
         "engines/architectures.yaml", ("architectures",), 45, "read the releases' lists"
     ),

@@ -1,7 +1,7 @@
 """Versions as engines, images, kernels and drivers print them, and ranges over them.
 
     0.19.0   0.32.0+cpu   v0.27.1-aarch64   0.5.12.post1   1.3.0rc12   26.04-py3
-    580.95.05   6.17.0-1014-nvidia   2026-04-02   0.5.12 re-tag
+    580.95.05   6.17.0-1014-nvidia   2026-04-02   0.5.12 re-tag   b11434
 
 A version that cannot be ordered is never guessed; a range answers `Truth.UNKNOWN`: for "nightly", for the "0.1.dev20003"
 of a fork without tags, and for a snapshot whose name is not above the range: vLLM's main called itself 0.23.1rc1.dev1133 two
@@ -81,6 +81,9 @@ _VERSION = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_BUILD = re.compile(r"b?(\d{4,5})(?:\.0\.0)?(?:\+cpu)?", re.IGNORECASE)
+"""A build of llama.cpp, which numbers its commits: `b11434` as it tags them, `11434` as `llama-server --version` prints it,
+`11434.0.0` as packages of it have it; `b11434+cpu` is a build without a GPU's code."""
 _COMMIT = re.compile(r"\+g([0-9a-f]{7,40})", re.IGNORECASE)
 _DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _SPAN = re.compile(r"v?(\d+(?:\.\d+)*(?:rc\d+)?)\s*-\s*v?(\d+(?:\.\d+)*(?:rc\d+)?)", re.IGNORECASE)
@@ -119,6 +122,8 @@ def parse_version(text: str) -> Version | None:
     stripped = text.strip()
     if date := _DATE.fullmatch(stripped):
         return Version(tuple(int(part) for part in date.groups()))
+    if build := _BUILD.fullmatch(stripped):
+        return Version((int(build[1]),))
     match = _VERSION.fullmatch(stripped)
     if match is None:
         return None

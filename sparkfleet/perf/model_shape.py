@@ -59,6 +59,8 @@ class Layers(Value):
     """Cached elements per token, summed over the sliding layers."""
     state_bytes: float = 0.0
     """Recurrent state per sequence, summed over the linear layers, bytes."""
+    state_elements: float = 0.0
+    """Its elements, for engines that keep all of them in one precision."""
     kv_heads: int = 1
     """Largest number of ranks over which tensor parallelism splits the KV cache; 1 for a latent (MLA) cache, which
     every rank keeps whole."""
@@ -327,6 +329,7 @@ def _layers(checkpoint: Checkpoint) -> Layers:
         read_elements=found.read if found.read < found.kv else None,
         sliding_elements=found.sliding_kv,
         state_bytes=found.state,
+        state_elements=found.state_elements,
         kv_heads=found.kv_heads or found.sliding_kv_heads or 1,
         pool_factor=POOLS.get(checkpoint.model_type, COMPRESSED if compressed else EXACT),
         packed_kv_bytes=1.0 if compressed else 0.0,
@@ -346,6 +349,7 @@ class _Sums:
     read: float = 0.0
     sliding_kv: float = 0.0
     state: float = 0.0
+    state_elements: float = 0.0
     kv_heads: int = 0
     sliding_kv_heads: int = 0
     head_flops: float = 0.0
@@ -361,6 +365,7 @@ def _count(group: LayerGroup, sums: _Sums) -> None:
     if group.kind is LayerKind.LINEAR:
         sums.linear += n
         sums.state += n * (group.state.bytes() if group.state else 0)
+        sums.state_elements += n * (group.state.elements if group.state else 0)
     elif group.kind is LayerKind.SLIDING and not latent:
         sums.sliding += n
         sums.sliding_kv += n * width

@@ -16,6 +16,7 @@ from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.engines.images import RequantizedBits
+from sparkfleet.knowledge.models.gguf_formats import format_of_tag
 from sparkfleet.knowledge.models.known_models import checkpoint_if_known, quant_in_name
 from sparkfleet.knowledge.models.speculators import bundles, speculator_with
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
@@ -51,6 +52,27 @@ FORMATS = {
     "exl3": "exl3",
 }
 """Formats of weights as physics.yaml calls them."""
+GGUF_FORMATS = {
+    "gguf2": "q2_k",
+    "gguf3": "q3_k",
+    "gguf4": "q4_k",
+    "gguf5": "q5_k",
+    "gguf6": "q6_k",
+    "gguf8": "q8_0",
+    "gguf-mxfp4": "gguf-mxfp4",
+}
+"""The same of GGUF weights whose tag names no quantisation."""
+GGUF_KV_BYTES = {
+    "f32": 4.0,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+"""Bytes per element of the types that llama.cpp's `--cache-type-k` takes, beside f16 and bf16: blocks of 32 with their scale
+(ggml/src/ggml-common.h)."""
 BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8", 8.0))
 """Bits per weight by the quantisation in a name, scales included."""
 SPEED_METHODS = {"nextn": "mtp"}
@@ -336,6 +358,8 @@ def divides_heads(checkpoint: Checkpoint, tp: int) -> bool:
 @lru_cache(maxsize=32)
 def kv_element_bytes(dtype: str) -> float:
     """Bytes of one cached element."""
+    if dtype in GGUF_KV_BYTES:
+        return GGUF_KV_BYTES[dtype]
     if "fp8" in dtype or dtype == "int8":
         return 1.0
     return 0.5625 if "fp4" in dtype else 2.0
@@ -344,6 +368,9 @@ def kv_element_bytes(dtype: str) -> float:
 def format_of(checkpoint: Checkpoint) -> str:
     """The format of a checkpoint's weights as the speed model calls it."""
     quantization = checkpoint.quantization
+    if checkpoint.gguf is not None:
+        named = format_of_tag(checkpoint.gguf.tag)
+        return named or (GGUF_FORMATS.get(quantization.scheme.format, "q4_k") if quantization else "bf16")
     if quantization is None:
         return "bf16"
     if "prismaquant" in checkpoint.id.lower():

@@ -117,7 +117,14 @@ class Forwarder:
         return _same(given, order.token), metrics
 
     def _metrics_request(self) -> bytes:
-        return f"GET {self._order.metrics_path} HTTP/1.1\r\nhost: {LOOPBACK}\r\nconnection: close\r\n\r\n".encode()
+        order = self._order
+        lines = (
+            f"GET {order.metrics_path} HTTP/1.1",
+            f"host: {LOOPBACK}",
+            f"authorization: Bearer {order.token}",  # an engine may have it as its key
+            "connection: close",
+        )
+        return "\r\n".join((*lines, "", "")).encode()
 
 
 def bearer(lines: list[bytes]) -> bytes | None:

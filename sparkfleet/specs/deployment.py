@@ -35,7 +35,7 @@ from sparkfleet.specs.fields import (
     unknown,
 )
 
-PlannedEngine = Literal["vllm", "sglang", "trtllm"]
+PlannedEngine = Literal["vllm", "sglang", "trtllm", "llama.cpp"]
 """Engines that the planner may choose, in the order of preference if nothing else distinguishes them."""
 EngineName = Literal[PlannedEngine, "custom"]
 RuntimeName = Literal["process", "container"]
@@ -135,7 +135,8 @@ class VariantEntry(Spec):
     """A variant in its file. Fields that are left out are those of the deployment."""
 
     model: ModelId
-    """The checkpoint: Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory."""
+    """The checkpoint: Hub id "org/name" or "org/name@revision", with ":TAG" for a GGUF model; "builtin:NAME"; or an absolute
+    path, of a directory or a GGUF file."""
     engine: Literal["auto", EngineName] | None = None
     """The engine of this variant."""
     context: Context | None = None
@@ -234,7 +235,8 @@ class Deployment(Constraints):
     name: PublicName
     """The public model name, for the `model` field of requests."""
     model: ModelId | None = None
-    """The checkpoint: Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory."""
+    """The checkpoint: Hub id "org/name" or "org/name@revision", with ":TAG" for a GGUF model; "builtin:NAME"; or an absolute
+    path, of a directory or a GGUF file."""
     variants: tuple[VariantEntry, ...] = Field(default=(), max_length=64)
     """Different checkpoints under one name, instead of `model`: each request goes to one that can serve it."""
     objective: Objective = "interactive"

@@ -14,6 +14,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from sparkfleet.specs.model_name import TAG_FORM
 from sparkfleet.values import Value
 
 K = TypeVar("K")
@@ -289,8 +290,8 @@ ModelId = Annotated[
         r"builtin:[a-z0-9][a-z0-9-]{0,31}"
         rf"|{_PATH}"
         r"|(?!.*\.\.)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-        r"(@[A-Za-z0-9][A-Za-z0-9._/-]{0,127})?",
-        'a Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory',
+        rf"(@[A-Za-z0-9][A-Za-z0-9._/-]{{0,127}})?(:{TAG_FORM})?",
+        'a Hub id "org/name", "org/name@revision" or "org/name:TAG" (a GGUF model), "builtin:NAME", or an absolute path',
         1024,
     ),
 ]

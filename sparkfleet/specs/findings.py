@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
+from urllib.parse import unquote
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -24,6 +25,8 @@ from sparkfleet.specs.fields import (
     unknown,
 )
 from sparkfleet.specs.flag_fields import field_of
+from sparkfleet.specs.gguf_names import tag_of
+from sparkfleet.specs.model_name import MAIN
 
 
 def explained(
@@ -119,18 +122,22 @@ def _written(kind: str, field: str, given: Any) -> str | None:
     if kind == "tuple_type" and not field.isdigit() and re.fullmatch(r"[\w./-]{1,128}", given):
         return f"`{field}: [{given}]`"
     if kind == "form" and (page := _PAGE.fullmatch(given)):
-        revision = f"@{page['revision']}" if page["revision"] else ""
-        return f"`{field}: {page['id']}{revision}`"
+        at, file = page["revision"] or page["commit"], page["file"] or page["shown"]
+        revision = f"@{at}" if at and (not file or at != MAIN) else ""
+        tag = f":{tag_of(unquote(file))}" if file else ""
+        return f"`{field}: {page['id']}{revision}{tag}`"
     if kind == "int_type" and re.fullmatch(r"[0-9]{1,6}[kK]", given):
         return f"{int(given[:-1]) * 1024}"
     return None
 
 
 _PAGE = re.compile(
-    rf"{HUB_ADDRESS}(?P<id>[\w.-]{{1,96}}/[\w.-]{{1,96}})(?:/tree/(?P<revision>[\w./-]{{1,128}}?))?/?",
+    rf"{HUB_ADDRESS}(?P<id>[\w.-]{{1,96}}/[\w.-]{{1,96}})(?:/tree/(?P<revision>[\w./-]{{1,128}}?)"
+    r"|/(?:blob|resolve)/(?P<commit>[\w.-]{1,128})/(?P<file>[\w./%-]{1,256}\.gguf)(?:\?\S{0,256})?)?/?"
+    r"(?:\?(?:\S{0,256}&)?show_file_info=(?P<shown>[\w./%-]{1,256}\.gguf)(?:&\S{0,256})?)?",
     re.ASCII,
 )
-"""The address of a model's page, without or with a revision."""
+"""The address of a model's page, without or with a revision, or of a GGUF file."""
 
 
 def _not_listed(model: type[BaseModel], given: Any, loc: Where) -> str:

@@ -79,7 +79,9 @@ class Node(Spec):
     def _problems(self) -> Iterator[Problem]:
         yield from self._local_problems() if self.is_local else self._ssh_problems()
         if "custom" in self.engines:
-            yield Problem(("engines", "custom"), "has no environment. Expected vllm, sglang or trtllm.")
+            yield Problem(
+                ("engines", "custom"), "has no environment. Expected vllm, sglang, trtllm or llama.cpp."
+            )
 
     def _local_problems(self) -> Iterator[Problem]:
         for name in ("user", "host_key", "identity_file", "jump"):

@@ -15,6 +15,7 @@ from os import PathLike, fspath
 from os.path import exists, isdir, isfile, join
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -25,7 +26,9 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.document import MAX_BYTES, Document, FileProblem, UnreadableError, dump, read
 from sparkfleet.specs.fields import HUB_ADDRESS, Spec, Where, escape, quote
 from sparkfleet.specs.findings import explained, in_file
+from sparkfleet.specs.gguf_names import SUFFIX, tag_of
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.model_name import MAIN
 from sparkfleet.specs.remote_code import code_problems
 
 AnyPath = str | PathLike[str]
@@ -45,7 +48,9 @@ STDIN = "-"
 _MODEL_FILES = ("config.json", "adapter_config.json", "model_index.json")
 """Files of which a model's directory has one: a checkpoint, an adapter, a pipeline of diffusers."""
 _GIVEN_MODEL = re.compile(
-    rf"(?:{HUB_ADDRESS})?(?P<id>[^/@\s]+/(?P<name>[^/@\s]+))(?:@(?P<at>.+)|/tree/(?P<branch>.+))?"
+    rf"(?:{HUB_ADDRESS})?(?P<id>[^/@:?\s]+/(?P<name>[^/@:?\s]+))"
+    r"(?:@(?P<at>[^:]+)|/tree/(?P<branch>[^:?]+)|/(?:blob|resolve)/(?P<commit>[^/?]+)/(?P<file>[^?\s]+\.gguf)(?:\?\S*)?)?"
+    r"(?::(?P<tag>[^/:\s]+)|/?\?(?:\S*&)?show_file_info=(?P<shown>[^&\s]+\.gguf)(?:&\S*)?)?"
     r"|(?P<builtin>builtin:(?P<small>[^/\s]+))"
 )
 """A model in place of a file: a Hub id, with a revision or without, its page's address, or a built-in model. A path has one
@@ -131,22 +136,30 @@ def deployment_of(given: AnyPath) -> Deployment | None:
     """The deployment for a model that is given in place of a file; None if it is a file, or no model's name.
 
     Args:
-        given: "org/name", "org/name@revision", the address of a page of the Hub, "builtin:NAME", or a directory with a
-            checkpoint. Files come first, and a path into a directory that exists is one.
+        given: "org/name", "org/name@revision", "org/name:TAG", the address of a page of the Hub or of a GGUF file there,
+            "builtin:NAME", a GGUF file, or a directory with a checkpoint. Files come first, and a path into a directory
+            that exists is one.
 
     Raises:
         SpecError: a revision, or a name, has characters that none can have.
     """
     text = fspath(given)
+    if text.endswith(SUFFIX) and (isfile(text) or text.startswith("/")):
+        path = os.path.abspath(text)
+        return _open_deployment(path, os.path.basename(path)[: -len(SUFFIX)])
     if isdir(text):
         path = os.path.abspath(text)
         return _open_deployment(path, os.path.basename(path)) if _is_model(path) else None
     found = _GIVEN_MODEL.fullmatch(text)
     if found is None or exists(text) or text.endswith((".yaml", ".yml")) or isdir(text.partition("/")[0]):
         return None
-    revision = found["at"] or found["branch"]
-    model = found["builtin"] or (f"{found['id']}@{revision}" if revision else found["id"])
-    return _open_deployment(model, found["small"] or found["name"])
+    if found["builtin"]:
+        return _open_deployment(found["builtin"], found["small"])
+    at, file = found["at"] or found["branch"] or found["commit"], found["file"] or found["shown"]
+    revision = f"@{at}" if at and (not file or at != MAIN) else ""
+    tag = found["tag"] or (tag_of(unquote(file)) if file else "")
+    model = f"{found['id']}{revision}{f':{tag}' if tag else ''}"
+    return _open_deployment(model, f"{found['name']}-{tag}" if tag else found["name"])
 
 
 def _open_deployment(model: str, name: str) -> Deployment:
@@ -177,7 +190,7 @@ def _files(paths: Iterable[AnyPath], errors: list[str]) -> Iterator[AnyPath]:
 def _is_model(directory: AnyPath) -> bool:
     """True for a directory with a model, also of a kind that is refused when it is read: the refusal explains it."""
     named = any(isfile(join(directory, name)) for name in _MODEL_FILES)
-    return named or any(entry.suffix == ".gguf" for entry in Path(directory).iterdir())
+    return named or any(entry.suffix == SUFFIX for entry in Path(directory).iterdir())
 
 
 def _is_inventory(path: Path) -> bool:

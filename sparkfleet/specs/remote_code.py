@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from sparkfleet.specs.deployment import Deployment, Variant
 from sparkfleet.specs.fields import Problem, Where
+from sparkfleet.specs.model_name import base_name
 
 FLAG = "--trust-remote-code"
 SETTINGS_FILES = ("--config", "--extra-llm-api-options")
@@ -96,7 +97,7 @@ def _by_settings_file(args: tuple[str, ...]) -> Iterator[CodeRisk]:
 
 
 def _of(model: str, field: str) -> Iterator[CodeRisk]:
-    name = model.partition("@")[0]
+    name = base_name(model)
     if model.startswith("builtin:"):
         yield CodeRisk("trust_remote_code", f"{model} has no code", "leave it out")
     elif not is_pinned(model):

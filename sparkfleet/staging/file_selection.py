@@ -1,11 +1,18 @@
-"""Selects the files of a Hub repository that an engine needs: one copy of the weights, and all small files."""
+"""Selects the files of a Hub repository that an engine needs: one copy of the weights, and all small files.
+
+Of GGUF models one is selected, by its tag: its shards and its tower, without the small files of other formats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-WEIGHTS_BY_PREFERENCE = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+from sparkfleet.checkpoints.gguf.gguf_files import choose
+from sparkfleet.checkpoints.io.licenses import LICENSE_FILES
+
+GGUF_SUFFIX = ".gguf"
+WEIGHTS_BY_PREFERENCE = (".safetensors", ".bin", ".pt", ".pth", GGUF_SUFFIX)
 """Formats of the same weights, in order of preference. The first that a repository has is used."""
 NEVER = frozenset(
     (
@@ -45,18 +52,42 @@ OTHER_COPIES = frozenset(
 )
 """Directories with a second copy of the weights in another format, or with files of the training."""
 CONSOLIDATED = "consolidated"
+BESIDE_GGUF = ("README.md", *LICENSE_FILES)
+"""Files beside GGUF models that are staged with each of them: they have its licence."""
 
 
-def wanted(paths: Iterable[str]) -> tuple[str, ...]:
+def wanted(
+    paths: Iterable[str],
+    tag: str = "",
+    where: str = "the repository",
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[str, ...]:
     """The files to download, in their order.
 
     Second copies are left out: other formats, `original/`, `consolidated*.safetensors` beside sharded files. If a
     repository has only a consolidated copy (Mistral's), that is used.
+
+    Args:
+        paths: of all files.
+        tag: of a GGUF model.
+        where: names the repository in messages.
+        sizes: bytes by path, for messages.
+
+    Raises:
+        FactError: no GGUF model has the tag, or there are several and no tag.
     """
     candidates = [path for path in paths if _of_use(path)]
     weights = [path for path in candidates if _suffix(path) in WEIGHTS_BY_PREFERENCE]
     chosen = set(_one_copy(weights))
+    if tag or (chosen and all(_suffix(path) == GGUF_SUFFIX for path in chosen)):
+        _, files = choose([path for path in weights if _suffix(path) == GGUF_SUFFIX], tag, where, sizes)
+        return tuple(path for path in candidates if path in {*files, *BESIDE_GGUF})
     return tuple(path for path in candidates if path in chosen or _suffix(path) not in WEIGHTS_BY_PREFERENCE)
+
+
+def may_be_wanted(path: str) -> bool:
+    """True for a file that may be selected, depending on what else a repository has."""
+    return _of_use(path)
 
 
 def _of_use(path: str) -> bool:

@@ -28,14 +28,16 @@ from pydantic import ValidationError
 
 from sparkfleet import __version__
 from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.specs.model_name import ModelName
 from sparkfleet.staging.errors import HubUnreachable, ModelMiscased, StagingError
-from sparkfleet.staging.file_selection import WEIGHTS_BY_PREFERENCE, wanted
+from sparkfleet.staging.file_selection import WEIGHTS_BY_PREFERENCE, may_be_wanted, wanted
 from sparkfleet.staging.hub_errors import HubErrors
 from sparkfleet.staging.hub_http import HttpTimeouts, checked_endpoint, use_bounded_client
 from sparkfleet.staging.manifest import COMMIT, MAX_FILES, File, Manifest, by_path, unfit_name
 from sparkfleet.staging.storage_layout import size_of
 from sparkfleet.units import gb
 
+HTTP_OK = 200
 TRIES = 3
 """Failures in a row without progress. The library itself tries each request of a download up to six times."""
 _LOADED = (*WEIGHTS_BY_PREFERENCE, ".json", ".model", ".tiktoken", ".jinja")
@@ -72,16 +74,18 @@ class Hub:
         use_bounded_client(self.endpoint, self._timeouts)
         self._api = HfApi(self.endpoint, self._token, "sparkfleet", __version__)
 
-    def manifest(self, revision: str) -> Manifest:
-        """The files that an engine needs of a revision, pinned to its commit.
+    def manifest(self, revision: str, tag: str = "") -> Manifest:
+        """The files that an engine needs of a revision, pinned to its commit; with a tag, those of this GGUF model.
 
         Raises:
+            FactError: no GGUF model has the tag, or there are several and no tag.
             StagingError: the model or revision does not exist, it is gated, or the answer is invalid.
             HubUnreachable: the Hub does not answer.
         """
         commit = self.commit(revision)
         listed = {entry.path: entry for entry in self._listed(commit)}
-        paths = wanted(listed)
+        sizes = {path: entry.size for path, entry in listed.items()}
+        paths = wanted(listed, tag, self.name, sizes)
         unfit = [path for path in paths if unfit_name(path)]
         self._leave_out(unfit)
         with self._errors.worded():
@@ -91,7 +95,8 @@ class Hub:
                 f"{self.name} at {revision} has no file that an engine can load.",
                 do=f"Check the model's name and files: {self.address}/{self.name}/tree/{revision}",
             )
-        return Manifest(kind="hub", name=self.name, commit=commit, files=by_path(chosen))
+        name = ModelName(self.name, tag=tag).tagged
+        return Manifest(kind="hub", name=name, commit=commit, files=by_path(chosen))
 
     def commit(self, revision: str) -> str:
         """The commit of a branch or tag.
@@ -132,20 +137,30 @@ class Hub:
             raise self._errors.odd(f"names {shown(found.sha)} as its commit")
         return found.sha
 
-    def start_of(self, path: str, commit: str, length: int) -> bytes:
-        """The first `length` bytes of a file, or all if it is shorter; reads no more than that. Raises StagingError."""
+    def start_of(self, path: str, commit: str, length: int, skipped: int = 0) -> bytes:
+        """The first `length` bytes of a file behind the `skipped` ones, or all if it is shorter; reads no more than that.
+
+        Raises:
+            StagingError: the Hub refuses, or its answer does not follow its API.
+            HubUnreachable: the Hub does not answer, or takes too long.
+        """
         if length <= 0:
             return b""
         content, end_s = bytearray(), time.monotonic() + self._timeouts.answer_s
-        headers = {**build_hf_headers(token=self._token), "range": f"bytes=0-{length - 1}"}
+        headers = {
+            **build_hf_headers(token=self._token),
+            "range": f"bytes={skipped}-{skipped + length - 1}",
+        }
         with (
             self._errors.worded(),
             get_session().stream("GET", self._url(path, commit), headers=headers) as answer,
         ):
             hf_raise_for_status(answer)
+            before = skipped if answer.status_code == HTTP_OK else 0  # the server may ignore ranges
             for chunk in answer.iter_bytes():
-                content += chunk
-                if len(content) >= length:  # the server may ignore ranges
+                content += chunk[before:]
+                before = max(0, before - len(chunk))
+                if len(content) >= length:
                     break
                 if time.monotonic() > end_s:
                     raise self._errors.unreachable(f"{path} takes more than {self._timeouts.answer_s:.0f} s")
@@ -241,7 +256,7 @@ class Hub:
             ):
                 if count > MAX_FILES:
                     raise self._errors.odd(f"lists more than {MAX_FILES} files")
-                if isinstance(entry, RepoFile) and wanted([entry.path]):  # pictures may have any name
+                if isinstance(entry, RepoFile) and may_be_wanted(entry.path):  # pictures may have any name
                     yield entry
 
     def _file(self, entry: RepoFile) -> File:

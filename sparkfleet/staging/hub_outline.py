@@ -1,4 +1,4 @@
-"""Reads a checkpoint's facts at the Hub without its weights: config.json, small files, and safetensors headers.
+"""Reads a checkpoint's facts at the Hub without its weights: config.json, small files, and safetensors or GGUF headers.
 
 They become an outline such as nodes send, so one bounded reader parses both. Outlines are cached by commit. Time is bounded
 too: a plan waits at most `FIRST_S` for a Hub that does not answer, and at most `ALL_S` for the headers.
@@ -12,13 +12,15 @@ import threading
 import time
 import zlib
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.checkpoints.gguf.gguf_files import choose
+from sparkfleet.checkpoints.gguf.gguf_scan import DamagedHeader, HeaderScan
 from sparkfleet.checkpoints.io.checkpoint_files import INDEX, MOST_SHARDS
 from sparkfleet.checkpoints.io.hub_cache import is_offline
 from sparkfleet.checkpoints.io.safe_io import read_start
@@ -33,13 +35,17 @@ from sparkfleet.checkpoints.remote_metadata import (
     Outline,
     OutlinedFile,
     OutlineParser,
+    is_gguf_path,
     read_outline,
 )
 from sparkfleet.checkpoints.remote_metadata_program import loaded
 from sparkfleet.errors import FactError, SparkfleetError
 from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.specs.gguf_names import SUFFIX
+from sparkfleet.specs.model_name import ModelName
 from sparkfleet.staging.connection_variables import check_connection_variables
 from sparkfleet.staging.errors import HubUnreachable, StagingError
+from sparkfleet.staging.file_selection import BESIDE_GGUF
 from sparkfleet.staging.manifest import COMMIT
 
 if TYPE_CHECKING:
@@ -71,7 +77,8 @@ class AtHub(NamedTuple):
 
 
 def at_hub(model: str) -> AtHub:
-    """The facts of `organisation/name[@revision]` at the Hub, or of its cached outline. Errors of the Hub are returned.
+    """The facts of `organisation/name[@revision][:TAG]` at the Hub, or of its cached outline. Errors of the Hub are
+    returned.
 
     With HF_HUB_OFFLINE only the cache is read, and a model that is not in it has neither facts nor a reason.
     """
@@ -109,7 +116,7 @@ def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
         raise
     kept = cache.outline(commit)
     if kept is None:
-        outline, reason = _fetched(hub, commit, sizes)
+        outline, reason = _fetched(hub, commit, sizes, wanted.tag)
         if reason is not None:
             return AtHub(_estimated(outline, wanted, reason), reason)
         try:
@@ -124,16 +131,23 @@ def _asked(wanted: MetadataRequest, cache: _Cache) -> AtHub:
 # --- what is read -----------------------------------------------------------------------------------------------------
 
 
-def _fetched(hub: Hub, commit: str, sizes: Mapping[str, int]) -> tuple[Outline, SparkfleetError | None]:
+def _fetched(
+    hub: Hub, commit: str, sizes: Mapping[str, int], tag: str
+) -> tuple[Outline, SparkfleetError | None]:
     """The outline of a commit; without weights, and with the reason, if their headers cannot be read.
 
     Raises:
-        SparkfleetError: not even its config can be read.
+        SparkfleetError: not even its config can be read; or no GGUF model has the tag, or there are several and no tag.
     """
-    if "config.json" not in sizes:
-        raise StagingError(f"{hub.address} lists no config.json for {hub.name}.")
+    names = _gguf_names(sizes, tag)
+    if "config.json" not in sizes and not names:
+        raise StagingError(f"{hub.address} lists no config.json and no GGUF files for {hub.name}.")
     reader = _Reader(hub, commit, sizes)
     outline = Outline(directory=f"{hub.address}/{hub.name}", commit=commit)
+    if tag or names:
+        chosen = choose(names, tag, hub.name, sizes)[1]
+        outline.files = _within(ALL_S, hub.address, lambda: reader.gguf(names, chosen))
+        return outline, None
     outline.files = _within(ALL_S, hub.address, reader.small_files)
     try:
         outline.files += _within(reader.left_s, hub.address, reader.headers)
@@ -142,13 +156,23 @@ def _fetched(hub: Hub, commit: str, sizes: Mapping[str, int]) -> tuple[Outline, 
     return outline, None
 
 
+def _gguf_names(sizes: Mapping[str, int], tag: str) -> list[str]:
+    """GGUF files of a repository; none if it has weights in another format, unless a tag names a GGUF model."""
+    others = any(name.endswith(".safetensors") and "/" not in name for name in sizes)
+    return [] if others and not tag else sorted(name for name in sizes if is_gguf_path(name))
+
+
 class _Reader:
     """Reads files of one commit: at most `MOST_UNPACKED_BYTES` in all, and none is begun after `ALL_S`."""
 
     def __init__(self, hub: Hub, commit: str, sizes: Mapping[str, int]) -> None:
         self._hub = hub
         self._commit = commit
-        self._sizes = {path: size for path, size in sizes.items() if "/" not in path and size >= 0}
+        self._sizes = {
+            path: size
+            for path, size in sizes.items()
+            if ("/" not in path or is_gguf_path(path)) and size >= 0
+        }
         self._end_s = time.monotonic() + ALL_S
         self._room = MOST_UNPACKED_BYTES
         self._index: bytes | None = None
@@ -178,6 +202,32 @@ class _Reader:
         others = [self._outlined(name, b"") for name in names if name not in chosen]
         return [*others, *self._each([(name, 0) for name in names if name in chosen], self._header)]
 
+    def gguf(self, names: Sequence[str], chosen: Collection[str]) -> list[OutlinedFile]:
+        """The headers of the chosen GGUF files, the sizes of all others, and what has the licence."""
+        if len(names) > MOST_SHARDS:
+            raise StagingError(
+                f"{self._hub.name} has {len(names)} GGUF files; at most {MOST_SHARDS} are read."
+            )
+        others = [self._outlined(name, b"") for name in names if name not in chosen]
+        beside = [(name, min(self._sizes[name], BEGUN[name])) for name in BESIDE_GGUF if name in self._sizes]
+        headers = self._each([(name, 0) for name in chosen], self._gguf_header)
+        return [*others, *self._each(beside, self._small), *headers]
+
+    def _gguf_header(self, name: str, _: int) -> OutlinedFile:
+        """The header, read piece by piece: its tokenizer may have 30 MB, and no field has its length."""
+        size, content = self._sizes[name], bytearray()
+
+        def more(count: int) -> bytes:
+            piece = self._start(name, min(count, size - len(content)), len(content))
+            content.extend(piece)
+            return piece
+
+        scan = HeaderScan(more)
+        try:
+            return self._outlined(name, bytes(scan.buffer[: scan.run().length]))
+        except DamagedHeader:
+            return self._outlined(name, bytes(scan.buffer))  # the reader of headers reports it
+
     def _each(
         self, jobs: Iterable[tuple[str, int]], read: Callable[[str, int], OutlinedFile]
     ) -> Iterator[OutlinedFile]:
@@ -203,14 +253,14 @@ class _Reader:
             content = self._start(name, 8 + length)
         return self._outlined(name, content[: 8 + length])
 
-    def _start(self, name: str, length: int) -> bytes:
+    def _start(self, name: str, length: int, skipped: int = 0) -> bytes:
         self._room -= length
         if not self.left_s or self._room < 0:
             what = f"{ALL_S:.0f} s" if not self.left_s else f"{MOST_UNPACKED_BYTES >> 20} MiB"
             raise StagingError(
                 f"the headers of {self._hub.name} take more than {what} at {self._hub.address}."
             )
-        content = self._hub.start_of(name, self._commit, length)
+        content = self._hub.start_of(name, self._commit, length, skipped)
         if len(content) < length:
             raise StagingError(f"{self._hub.address} sent {len(content)} of {length} bytes of {name}.")
         return content
@@ -246,7 +296,9 @@ def _within(limit_s: float, address: str, act: Callable[[], T]) -> T:
 def _exact(outline: Outline, wanted: MetadataRequest) -> Checkpoint:
     """Facts from config and headers. Raises FactError if they are damaged or hostile."""
     found = read_outline(outline, wanted, "the Hub")
-    if not found.weights_known:
+    if found.gguf is not None:
+        origin = f"exact, from the Hub's GGUF headers at revision {outline.commit[:7]}"
+    elif not found.weights_known:
         origin = f"config alone, estimated: the Hub has no safetensors files at revision {outline.commit[:7]}"
     else:
         origin = f"exact, from the Hub's safetensors headers at revision {outline.commit[:7]}"
@@ -254,7 +306,9 @@ def _exact(outline: Outline, wanted: MetadataRequest) -> Checkpoint:
 
 
 def _estimated(outline: Outline, wanted: MetadataRequest, reason: SparkfleetError) -> Checkpoint | None:
-    """Sizes by the config alone; None if they do not follow from it."""
+    """Sizes by the config alone; None if they do not follow from it, as those of GGUF files."""
+    if any(file.name.endswith(SUFFIX) for file in outline.files):
+        return None
     files = [file for file in outline.files if file.name != INDEX and not file.name.endswith(SUFFIXES)]
     try:
         found = read_outline(Outline(outline.directory, outline.commit, files), wanted, "the Hub")
@@ -303,7 +357,7 @@ class _Cache:
             return None
         try:
             parser = OutlineParser((self._wanted,))
-            parser.feed(read_start(self._folder / f"{commit}.jsonl", MOST_ANSWER_BYTES))
+            parser.feed(read_start(self._place(commit), MOST_ANSWER_BYTES))
             found = parser.outlines()
             return _exact(found[0], self._wanted) if found and found[0] else None
         except FactError:
@@ -318,4 +372,7 @@ class _Cache:
         ]
         content = "".join(f"{json.dumps({'at': 0, **line})}\n" for line in lines) + '{"end": true}\n'
         with suppress(OSError):
-            write_atomically(self._folder / f"{outline.commit}.jsonl", content.encode())
+            write_atomically(self._place(outline.commit), content.encode())
+
+    def _place(self, commit: str) -> Path:
+        return self._folder / f"{ModelName(commit, tag=self._wanted.tag).tagged}.jsonl"

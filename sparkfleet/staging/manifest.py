@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from sparkfleet.checkpoints.io.hub_cache import check_name
 from sparkfleet.checkpoints.io.safe_io import shown
+from sparkfleet.specs.model_name import MAIN, model_name
 from sparkfleet.values import Value
 
 Kind = Literal["hub", "directory", "builtin", "image"]
@@ -67,7 +68,7 @@ class Manifest(Value):
 
     Attributes:
         kind: Hub model, directory, built-in model or image.
-        name: Hub id, directory, `builtin:…`, or image reference.
+        name: as a `StagingItem` has it.
         commit: the Hub's commit; empty if there is none.
         files: its files, by path.
     """
@@ -117,7 +118,8 @@ class StagingItem(Value):
 
     Attributes:
         kind: Hub model, directory, built-in model or image.
-        name: Hub id, absolute directory, `builtin:…`, or image reference.
+        name: Hub id, with the tag of a GGUF model in upper case; absolute directory or GGUF file, `builtin:…`, or image
+            reference.
         revision: branch, tag or commit of a Hub id.
     """
 
@@ -127,7 +129,7 @@ class StagingItem(Value):
 
     @classmethod
     def model(cls, model: str, revision: str | None = None) -> StagingItem:
-        """Parse `model` of a deployment: `organisation/name[@revision]`, `/directory` or `builtin:name`.
+        """Parse `model` of a deployment: `organisation/name[@revision][:TAG]`, `/path` or `builtin:name`.
 
         Raises:
             FactError: the name has none of these forms.
@@ -136,15 +138,18 @@ class StagingItem(Value):
             return cls(kind="builtin", name=model)
         if model.startswith("/"):
             return cls(kind="directory", name=str(Path(model)))
-        name, _, inline = model.partition("@")
-        wanted = revision or inline or "main"
-        check_name(name, wanted)
-        return cls(kind="hub", name=name, revision=wanted)
+        name = model_name(model)
+        wanted = revision or name.revision or MAIN
+        check_name(name.base, wanted, name.tag)
+        return cls(kind="hub", name=name.tagged, revision=wanted)
 
     @property
     def title(self) -> str:
         """The name, with the revision if that is not main."""
-        return f"{self.name}@{self.revision}" if self.revision != "main" else self.name
+        if self.revision == MAIN or self.kind != "hub":
+            return self.name
+        base, _, tag = model_name(self.name)
+        return f"{base}@{self.revision}:{tag}" if tag else f"{base}@{self.revision}"
 
 
 def _largest_first(file: File) -> tuple[int, str]:

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from pydantic import ValidationError
 
-from sparkfleet.checkpoints.io.hub_cache import hub_cache
+from sparkfleet.checkpoints.io.hub_cache import directory_of_path, hub_cache, tagged_reference
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.builtin_models import builtin_path
+from sparkfleet.specs.model_name import model_name
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.manifest import File, Manifest
 
@@ -50,10 +51,14 @@ class StoragePlace(Protocol):
 
 
 class HubPlace:
-    """`models--organisation--name/{blobs,snapshots,refs}` in the cache of huggingface_hub, which every engine reads."""
+    """`models--organisation--name/{blobs,snapshots,refs}` in the cache of huggingface_hub, which every engine reads.
+
+    GGUF models of one repository share it: each has a record of its files and a reference of its own, named by its tag.
+    """
 
     def __init__(self, cache: Path, name: str) -> None:
-        folder = f"models--{name.replace('/', '--')}"
+        base, _, self.tag = model_name(name)
+        folder = f"models--{base.replace('/', '--')}"
         self._folder = cache / folder
         self._locks = cache / ".locks" / folder
         self.lock = self._locks / "sparkfleet.lock"
@@ -77,7 +82,11 @@ class HubPlace:
 
     def record(self, commit: str) -> Path:
         """Path of a commit's manifest, so that its files are known without the Hub."""
-        return self.root / ".sparkfleet" / f"{commit}.json"
+        return self.root / ".sparkfleet" / f"{commit}{f'.{self.tag}' if self.tag else ''}.json"
+
+    def reference(self, revision: str) -> Path:
+        """Path of the file that has the commit of a branch or tag."""
+        return self.root / "refs" / tagged_reference(revision, self.tag)
 
     def publish(self, manifest: Manifest, revision: str) -> Path:
         """See `StoragePlace.publish`. Writes the reference too: loading offline by a branch's name fails without it."""
@@ -85,11 +94,18 @@ class HubPlace:
         for file in manifest.files:
             _point(snapshot / file.path, self.final(file))
         self.note(manifest)
-        for reference in {revision} - {manifest.commit}:
-            path = self.root / "refs" / reference
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, manifest.commit.encode(), mode=0o644, durable=True)
+        if revision != manifest.commit:
+            self._refer(self.reference(revision), manifest.commit)
+            plain = self.root / "refs" / revision
+            if (
+                self.tag and size_of(plain) is None
+            ):  # one that is there may be of other files of the repository
+                self._refer(plain, manifest.commit)
         return snapshot
+
+    def _refer(self, path: Path, commit: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, commit.encode(), mode=0o644, durable=True)
 
     def note(self, manifest: Manifest) -> None:
         """Record the files of a commit."""
@@ -154,7 +170,7 @@ def directory_of(kind: str, name: str, cache: str) -> Path:
         return builtin_path(name, Path(cache) / ".builtin" if cache else None)
     if kind == "image":
         return images_directory(cache) / hashlib.sha256(name.encode()).hexdigest()[:32]
-    return Path(name)
+    return directory_of_path(name)
 
 
 def images_directory(cache: str) -> Path:

@@ -106,9 +106,9 @@ DEPLOYMENTS = (
     ),
     _alert(
         "NoTokenProgress",
-        # TensorRT-LLM counts tokens only when a request is finished, and vLLM a prompt's with the first token of its answer:
-        # meanwhile a long one takes more and more of the KV cache.
-        """(sparkfleet:engine_requests_running{engine!="trtllm"} > 0)
+        # TensorRT-LLM and llama.cpp count tokens only when a request is finished, and vLLM a prompt's with the first token
+        # of its answer: meanwhile a long one takes more and more of the KV cache.
+        """(sparkfleet:engine_requests_running{engine!~"trtllm|llama.cpp"} > 0)
            and on (deployment, group) (sparkfleet:engine_generation_tokens:rate1m == 0)
            and on (deployment, group) (sparkfleet:engine_prompt_tokens:rate1m == 0)
            unless on (deployment, group) (delta(sparkfleet:engine_kv_cache_used:ratio[2m]) != 0)""",
@@ -418,7 +418,7 @@ CONTROLLER = (
     ),
     _alert(
         "TargetMissing",
-        'up{job=~"gateway|vllm|sglang|trtllm"} == 0',
+        'up{job=~"gateway|vllm|sglang|trtllm|llama.cpp"} == 0',
         "2m",
         "warning",
         summary="{{ $labels.job }} at {{ $labels.instance }} does not answer Prometheus.",

@@ -65,7 +65,7 @@ LABELS: dict[str, str] = {
     "reading": "Reading of the canary: text_perplexity, own_perplexity, own_agreement, accepted_share.",
     "bound": "Bound of a prediction's error band: low, mid, high.",
     "provenance": "Provenance of a prediction: measured, calibrated, modelled, unknown.",
-    "engine": "Engine: vllm, sglang, trtllm, custom.",
+    "engine": "Engine: vllm, sglang, trtllm, llama.cpp, custom.",
     "engine_version": "Version of the engine.",
     "shape": "Nodes and parallelism of a group in words.",
     "quant": "Format of the weights.",

@@ -1,8 +1,8 @@
 """Recording rules: the engines' own series under common names, and what dashboards and alerts share. Pure.
 
 Names of the engines' series are those of vLLM 0.32 (`vllm/v1/metrics/loggers.py`, `vllm/v1/spec_decode/metrics.py`), SGLang
-0.5.23 (`sglang/srt/observability/metrics_collector.py`) and TensorRT-LLM 1.3 (`tensorrt_llm/metrics/collector.py`). A series
-that an engine does not have is left out for it, never made up.
+0.5.23 (`sglang/srt/observability/metrics_collector.py`), TensorRT-LLM 1.3 (`tensorrt_llm/metrics/collector.py`) and
+llama.cpp b11434 (`tools/server/server-task.cpp`). A series that an engine does not have is left out for it, never made up.
 """
 
 from __future__ import annotations
@@ -10,6 +10,12 @@ from __future__ import annotations
 from sparkfleet.telemetry.rule_values import RecordingRule, RuleGroup
 
 _GROUP = "sum by (deployment, group, node)"
+_LLAMACPP = "llama.cpp"
+_PROMPTS = (
+    f"{_GROUP} (rate(llamacpp:prompt_tokens_total[{{0}}]))"
+    f" + {_GROUP} (rate(llamacpp:prompt_tokens_cached_total[{{0}}]))"
+)
+"""Prompt tokens per second: llama.cpp counts cached ones apart."""
 
 
 def _of_engines(name: str, meaning: str, **exprs: str) -> list[RecordingRule]:
@@ -17,6 +23,10 @@ def _of_engines(name: str, meaning: str, **exprs: str) -> list[RecordingRule]:
         RecordingRule(record=f"sparkfleet:engine_{name}", expr=expr, meaning=meaning, engine=engine)
         for engine, expr in exprs.items()
     ]
+
+
+def _of_llamacpp(name: str, meaning: str, expr: str) -> list[RecordingRule]:
+    return _of_engines(name, meaning, **{_LLAMACPP: expr})
 
 
 def _rates(name: str, meaning: str, window: str, **series: str) -> list[RecordingRule]:
@@ -53,6 +63,7 @@ ENGINES = RuleGroup(
             vllm=f"{_GROUP} (vllm:num_requests_running)",
             sglang=f"{_GROUP} (sglang:num_running_reqs)",
             trtllm=f"{_GROUP} (trtllm_num_requests_running)",
+            **{_LLAMACPP: f"{_GROUP} (llamacpp:requests_processing)"},
         ),
         *_of_engines(
             "requests_waiting",
@@ -60,6 +71,7 @@ ENGINES = RuleGroup(
             vllm=f"{_GROUP} (vllm:num_requests_waiting)",
             sglang=f"{_GROUP} (sglang:num_queue_reqs)",
             trtllm=f"{_GROUP} (trtllm_num_requests_waiting)",
+            **{_LLAMACPP: f"{_GROUP} (llamacpp:requests_deferred)"},
         ),
         *_of_engines(
             "kv_cache_used:ratio",
@@ -77,6 +89,9 @@ ENGINES = RuleGroup(
             sglang='sglang:realtime_tokens_total{mode=~"prefill_.*"}',
             trtllm="trtllm_prompt_tokens_total",
         ),
+        *_of_llamacpp(
+            "prompt_tokens:rate1m", "Prompt tokens per second, cached ones included.", _PROMPTS.format("1m")
+        ),
         *_rates(
             "generation_tokens",
             "Output tokens per second.",
@@ -84,6 +99,7 @@ ENGINES = RuleGroup(
             vllm="vllm:generation_tokens_total",
             sglang='sglang:realtime_tokens_total{mode="decode"}',
             trtllm="trtllm_generation_tokens_total",
+            **{_LLAMACPP: "llamacpp:tokens_predicted_total"},
         ),
         *_rates(
             "requests_finished",
@@ -107,6 +123,11 @@ ENGINES = RuleGroup(
             sglang=("sglang:cached_tokens_total", "sglang:prompt_tokens_total"),
             trtllm=("trtllm_prompt_cached_tokens_total", "trtllm_prompt_tokens_total"),
         ),
+        *_of_llamacpp(
+            "prefix_cache_hits:ratio5m",
+            "Share of prompt tokens that were in the prefix cache.",
+            f"{_GROUP} (rate(llamacpp:prompt_tokens_cached_total[5m])) / ({_PROMPTS.format('5m')})",
+        ),
         *_quantiles(
             "ttft_seconds",
             "TTFT as the engine measures it, its queue included",
@@ -128,6 +149,10 @@ ENGINES = RuleGroup(
             f" / ({_GROUP} (rate(vllm:spec_decode_num_drafts_total[5m])) > 0)",
             # 0 before its first step.
             sglang="max by (deployment, group, node) (sglang:spec_accept_length) > 0",
+            **{
+                _LLAMACPP: f"1 + {_GROUP} (rate(llamacpp:spec_decode_num_accepted_tokens_total[5m]))"
+                f" / ({_GROUP} (rate(llamacpp:spec_decode_num_drafts_total[5m])) > 0)"
+            },
         ),
         *_of_engines(
             "accepted_by_position:rate5m",
@@ -136,6 +161,10 @@ ENGINES = RuleGroup(
             " (rate(vllm:spec_decode_num_accepted_tokens_per_pos_total[5m]))",
             trtllm="sum by (deployment, group, node, position) (label_replace(rate("
             'trtllm_spec_decode_accepted_tokens_total[5m]), "position", "$1", "token_position", "(.*)"))',
+            **{
+                _LLAMACPP: "sum by (deployment, group, node, position)"
+                " (rate(llamacpp:spec_decode_num_accepted_tokens_per_pos_total[5m]))"
+            },
         ),
     ),
 )

@@ -78,7 +78,7 @@ def test_throughput_is_compared_at_one_load() -> None:
 
 def test_rows_about_something_else_are_left_out() -> None:
     assert run_of(case()) is not None
-    assert run_of(case(engine="llama.cpp", quant="q4_k_m")) is None
+    assert run_of(case(engine="ollama", quant="q4_k_m")) is None
     assert run_of(case(depth="65536")) is None
     assert run_of(case(prompt_tokens="1")) is None
     assert run_of(case(prompt_tokens="")) is not None
@@ -131,3 +131,10 @@ def test_runs_of_a_model_of_equal_shapes_are_its_siblings_and_no_speeds_of_its_o
     assert fast not in found.speeds()
     assert found.sibling_speeds() == {fast: 30}
     assert found.ran == {*found.speeds(), fast}
+
+
+def test_gguf_is_evidence_and_no_decision_about_safetensors():
+    """A deployment that names safetensors cannot have llama.cpp: `plan` offers it beside the choice."""
+    assert run_of(case(engine="llama.cpp", quant="q4_k_m")).combination.engine == "llama.cpp"
+    rows = [case(engine="llama.cpp", quant=quant) for quant in ("q4_k_m", "q5_k_m", "q8_0")]
+    assert decisions_in(rows) == ()

@@ -11,6 +11,7 @@ from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from tiny_gguf import Q8_0, llama_gguf, llama_shards, tower_gguf
 
 from sparkfleet.checkpoints import remote_metadata as module
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -448,3 +449,87 @@ def test_an_embedding_model_is_refused_with_the_same_words(make_checkpoint, llam
     assert here == there
     assert f"by its file {name}" in here
     assert "engine: custom" in here
+
+
+# --- GGUF models ------------------------------------------------------------------------------------------------------
+
+
+def gguf_directory(tmp_path: Path) -> Path:
+    """One model in a file, another in shards of a directory, and a tower."""
+    shards = llama_shards(kind=Q8_0)
+    for name, content in {
+        "a-Q4_K_M.gguf": llama_gguf(),
+        "UD-Q8_0/a-UD-Q8_0-00001-of-00002.gguf": shards[0],
+        "UD-Q8_0/a-UD-Q8_0-00002-of-00002.gguf": shards[1],
+        "mmproj-F16.gguf": tower_gguf(),
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def test_a_gguf_file_of_a_node_without_its_weights(tmp_path):
+    file = gguf_directory(tmp_path / "models") / "a-Q4_K_M.gguf"
+    wanted = MetadataRequest.of(str(file))
+    (outline,) = ask(wanted)
+    assert outline is not None
+    found = read_outline(outline, wanted, "spark1")
+    assert found == read_checkpoint(file)
+    assert (found.id, found.path) == (str(file), file.parent)
+    starts = {one.name: len(zlib.decompress(one.start)) for one in outline.files}
+    assert 0 < starts["a-Q4_K_M.gguf"] < len(llama_gguf()) / 10
+    assert starts["UD-Q8_0/a-UD-Q8_0-00001-of-00002.gguf"] == 0
+    assert found.gguf is not None
+    assert found.gguf.mmproj == "mmproj-F16.gguf"
+
+
+def test_a_directory_with_one_gguf_model_and_one_with_several(tmp_path):
+    directory = gguf_directory(tmp_path / "models")
+    here, there = refused(directory)
+    assert here == there
+    assert "has 2 GGUF models: Q4_K_M (" in there
+    (directory / "a-Q4_K_M.gguf").unlink()
+    assert through(directory) == read_checkpoint(directory)
+    assert ask(MetadataRequest.of(str(directory / "missing.gguf"))) == (None,)
+
+
+def test_a_tag_in_the_cache_of_a_node(tmp_path):
+    """Each tag has a reference of its own, which counts more than the branch's."""
+    folder = tmp_path / "models--org--a"
+    gguf_directory(folder / "snapshots" / COMMIT)
+    newer = "f" * 40
+    (folder / "snapshots" / newer).mkdir()
+    (folder / "snapshots" / newer / "config.json").write_text("{}")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(newer)
+    (folder / "refs" / "main:UD-Q8_0").write_text(COMMIT)
+    eight, four = MetadataRequest.of("org/a:ud-q8_0"), MetadataRequest.of("org/a:Q4_K_M")
+    found, missing = ask(eight, four, cache=tmp_path)
+    assert missing is None
+    assert found is not None
+    facts = read_outline(found, eight, "spark1")
+    assert (facts.id, facts.revision) == ("org/a:UD-Q8_0", COMMIT)
+    assert facts.path == folder / "snapshots" / COMMIT
+
+
+def test_a_damaged_gguf_file_is_refused_alike_everywhere(tmp_path):
+    for content in (
+        b"GGUF" + bytes(40),
+        llama_gguf()[:500],
+        b"version https://git-lfs",
+        llama_gguf()[:-5000],
+    ):
+        (tmp_path / "a-Q4_K_M.gguf").write_bytes(content)
+        here, there = refused(tmp_path)
+        assert here == there
+
+
+@pytest.mark.parametrize(
+    "name", ["../a.gguf", "/a.gguf", "a/b/c.gguf", ".x/a.gguf", "a//b.gguf", "a\\b/c.gguf", "a/b\n.gguf"]
+)
+def test_a_node_cannot_name_gguf_files_elsewhere(name):
+    parser = OutlineParser((MetadataRequest.of("/models"),))
+    parser.feed(b'{"at": 0, "directory": "/models", "commit": ""}\n')
+    line = {"at": 0, "name": name, "size": 10, "start": b64encode(zlib.compress(b"GGUF")).decode()}
+    with pytest.raises(FactError, match="the node printed"):
+        parser.feed(json.dumps(line).encode() + b"\n")

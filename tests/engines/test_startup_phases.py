@@ -24,6 +24,13 @@ BAR = "\r  0%|  | 0/3 [00:00<?, ?it/s]Capturing batches (bs=4 avail_mem=61.37 GB
         (BAR, StartupPhase(phase="warming", share=0.33)),
         ("INFO:     Application startup complete.", StartupPhase(phase="up")),
         ("[2026-06-01 08:01:30] The server is fired up and ready to roll!", StartupPhase(phase="up")),
+        ("0.00.007.043 I srv    load_model: loading model '/models/m.gguf'", StartupPhase(phase="loading")),
+        (
+            "0.00.039.338 I srv    load_model: initializing, n_slots = 4, n_ctx_slot = 512, kv_unified = 'false'",
+            StartupPhase(phase="warming"),
+        ),
+        ("0.00.042.553 I srv  llama_server: listening on http://127.0.0.1:4777", StartupPhase(phase="up")),
+        ("0.00.004.903 I srv  llama_server: initializing ...", None),
         ("INFO 11-20 09:00:01 [api_server.py:1] vLLM API server version 0.32.0", None),
         ("INFO [core.py:1] Initializing an engine with config: {'cudagraph_num_of_warmups': 0}", None),
         ("INFO [flashinfer.py:1] Warming up the kernels", StartupPhase(phase="warming")),

@@ -89,7 +89,7 @@ def encode(prompt):
 
 
 class Server:
-    """An engine with vLLM's, SGLang's or TensorRT-LLM's API.
+    """An engine with vLLM's, SGLang's, TensorRT-LLM's or llama.cpp's API.
 
     Its model finds the known text likely and the ids that it has sampled, but the text of its answer unlikely: those are
     not the tokens that the text encodes to.
@@ -139,6 +139,29 @@ class Server:
         answer = {"text": self.text, "meta_info": meta}
         return web.json_response(answer | ({"output_ids": SAMPLED[:tokens]} if self.gives_ids else {}))
 
+    async def tokenize(self, request):
+        return web.json_response({"tokens": encode((await request.json())["content"])})
+
+    async def completion(self, request):
+        """One answer, or one for each of a list of prompts: the likeliest tokens behind each beginning."""
+        body = await request.json()
+        if isinstance(body["prompt"], str):
+            ids = SAMPLED[: body["n_predict"]] if self.gives_ids else ()
+            answer = {"index": 0, "content": self.text, "tokens": ids, "tokens_predicted": body["n_predict"]}
+            return web.json_response(answer)
+        whole = body["prompt"][-1]
+        answers = []
+        for index in range(len(whole)):
+            after = {499: LIKELY}
+            if index + 1 < len(whole):
+                after[whole[index + 1]] = self.value(whole, index + 1)
+            tops = [
+                {"id": token, "token": "a", "bytes": [97], "logprob": one} for token, one in after.items()
+            ]
+            place = {**tops[0], "top_logprobs": tops}
+            answers.append({"index": index, "content": "a", "completion_probabilities": [place]})
+        return web.json_response(answers)
+
     async def metrics(self, _):
         return web.Response(text=self.page)
 
@@ -148,6 +171,8 @@ class Server:
         app = web.Application()
         app.router.add_post("/v1/completions", self.completions)
         app.router.add_post("/generate", self.generate)
+        app.router.add_post("/tokenize", self.tokenize)
+        app.router.add_post("/completion", self.completion)
         app.router.add_get(engine.metrics_path, self.metrics)
         async with TestServer(app) as server, aiohttp.ClientSession() as session:
             probe = Probe(session, str(server.make_url("")).rstrip("/"), "m", "t")
@@ -159,10 +184,12 @@ def told(tokens, own=LIKELY):
     return {"token_logprobs": [own] * tokens, "top_logprobs": [{"a": LIKELY}] * tokens}
 
 
+SCORING = ("vllm", "sglang", "llama.cpp")
+"""Engines that give ids of tokens, and probabilities of a prompt's."""
 AS_GENERATED = "its own tokens as a prompt (this engine gives no token ids)"
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", SCORING)
 async def test_an_answer_is_read_by_its_tokens_and_not_by_its_text(engine):
     """The text of the answer encodes to other tokens, which this model finds improbable."""
     found = await Server().check(engine)
@@ -173,7 +200,7 @@ async def test_an_answer_is_read_by_its_tokens_and_not_by_its_text(engine):
     assert found.own_agreement == 1.0
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", SCORING)
 async def test_tokens_that_the_model_did_not_choose(engine):
     found = await Server(own=UNLIKELY).check(engine)
     assert found.text_perplexity == pytest.approx(math.exp(-LIKELY))
@@ -182,12 +209,12 @@ async def test_tokens_that_the_model_did_not_choose(engine):
     assert found.own_agreement == 0.0
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", SCORING)
 async def test_a_text_that_is_noise_to_the_model(engine):
     assert "the perplexity of plain English is" in (await Server(text_own=UNLIKELY).check(engine)).complaint()
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("engine", SCORING)
 async def test_without_token_ids_nothing_is_concluded_of_the_text(engine):
     """An answer without ids, and without probabilities as it was generated."""
     found = await Server(gives_ids=False).check(engine)
@@ -218,7 +245,7 @@ async def test_one_token_without_a_text_needs_no_probabilities(engine, monkeypat
     assert "repeats one token that has no text" in (await Server("").check(engine)).complaint()
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("engine", [*SCORING, "trtllm"])
 async def test_one_character_needs_no_probabilities(engine):
     assert '"!"' in (await Server("!!!!!!!!").check(engine)).complaint()
 
@@ -243,3 +270,11 @@ async def test_drafts_of_before_the_canary_are_not_held_against_it():
     server.before = DraftTokenCounts(10_000, 500)
     found = await server.check("vllm", Speculation(method="mtp", tokens=2))
     assert found.accepted_share == pytest.approx(0.5)
+
+
+async def test_llama_cpp_tells_acceptance_by_its_counters():
+    page = "llamacpp:spec_decode_num_draft_tokens_total 400\nllamacpp:spec_decode_num_accepted_tokens_total 290\n"
+    server = Server(page=page)
+    server.before = DraftTokenCounts(300, 260)
+    found = await server.check("llama.cpp", Speculation(method="mtp", tokens=2))
+    assert found.accepted_share == pytest.approx(0.3)

@@ -74,6 +74,34 @@ def test_sglang_is_a_cpu_build_if_its_torch_is(tmp_path, torch, version):
     assert ReadEngines.parse(done.stdout)["sglang"] == version
 
 
+CPU = "Available devices:\\n  (none)\\n"
+GB10 = "Available devices:\\n  CUDA0: NVIDIA GB10 (124610 MiB, 120113 MiB free)\\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "devices", "found"),
+    [
+        ("version: 0.6.0-dev (build 11434, commit 1a2b3c4)", GB10, {"llama.cpp": "b11434"}),
+        ("version: 0.6.0-dev (build 11434, commit 1a2b3c4)", CPU, {"llama.cpp": "b11434+cpu"}),
+        ("version: 7010 (1a2b3c4)", GB10, {"llama.cpp": "b7010"}),
+        ("version: 0.6.0-dev (build 0, commit unknown)", CPU, {"llama.cpp": "0.6.0-dev+cpu"}),
+        ("error while loading shared libraries: libcudart.so.13", "", {}),
+    ],
+)
+def test_llama_cpp_is_a_program_beside_the_interpreter(tmp_path, version, devices, found):
+    """Output of b11434, of a release before it had a version, of a build from sources without git, and a failure."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    server = tmp_path / "llama-server"
+    server.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "{version}\\nbuilt with GNU" || printf "{devices}"\n'
+    )
+    server.chmod(0o755)
+    done = subprocess.run(
+        [str(tmp_path / "python"), "-S", *ReadEngines.argv[1:]], capture_output=True, text=True, check=True
+    )
+    assert ReadEngines.parse(done.stdout) == found
+
+
 def run(argv, home):
     """Output of a fact's command on this machine, with another home."""
     env = {**os.environ, "HOME": str(home)}

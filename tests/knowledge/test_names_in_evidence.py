@@ -22,7 +22,8 @@ NAMES = sorted(
 )
 TRUE_REASONS = (
     "the shapes of its layers are not known",
-    "stored as EXL3, GGUF or MLX",
+    "stored as GGUF or MLX",
+    "stored as EXL3 or MLX",
     "cannot be planned by its name",
 )
 

@@ -22,6 +22,9 @@ YES, NO, UNKNOWN = Truth.YES, Truth.NO, Truth.UNKNOWN
         ("0.26.1rc1.dev608+g99a10304d", Version((0, 26, 1), pre=("rc", 1), snapshot=True)),
         ("0.25.2.dev0", Version((0, 25, 2), snapshot=True)),
         ("26.04", Version((26, 4))),
+        ("b11434", Version((11434,))),
+        ("11434", Version((11434,))),
+        ("11434.0.0", Version((11434,))),
         ("26.05.post1-py3", Version((26, 5), post=1)),
         ("580.95.05", Version((580, 95, 5))),
         ("6.17.0-1014-nvidia", Version((6, 17, 0), build=1014)),
@@ -163,3 +166,12 @@ def test_any_text_gets_an_answer(text: str) -> None:
 @given(st.lists(st.sampled_from(Truth)))
 def test_every_and_some_are_each_others_opposite(answers: list[Truth]) -> None:
     assert some(answers) is every(answer.opposite for answer in answers).opposite
+
+
+def test_builds_of_llama_cpp_are_ordered_by_their_number() -> None:
+    """As tagged, and as the program prints them; eight digits are a date, and cannot be ordered."""
+    assert parse_range(">=b9175,<=b9333").contains("9333") is YES
+    assert parse_range(">=b9175,<=b9333").contains("b11434") is NO
+    assert parse_range("<b5721").contains("b5700") is YES
+    assert parse_range(">=b9445").contains("nightly") is UNKNOWN
+    assert parse_version("20260815") is None

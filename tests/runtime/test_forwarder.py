@@ -90,6 +90,7 @@ async def test_the_metrics_token_gets_a_request_of_ours_and_no_second_one():
         )
         assert answer == ANSWER
         assert [data.split(b" HTTP")[0] for data in got if data] == [b"GET /metrics"]
+        assert b"\r\nauthorization: Bearer tok\r\n" in got[0], "an engine may have the token as its key"
         assert (await ask(port, request("/v1/models", "met"))).startswith(b"HTTP/1.1 401 ")
         assert (await ask(port, request("/metrics", "met", "POST"))).startswith(b"HTTP/1.1 401 ")
 

@@ -222,6 +222,9 @@ def test_neither_model_nor_variants() -> None:
         "builtin:tiny",
         "/models/Qwen3.6-27B-FP8",
         "/models/dir/",
+        "unsloth/Qwen3-30B-A3B-GGUF:UD-Q4_K_XL",
+        "a/b@main:q4_k_m",
+        "/models/a-Q4_K_M.gguf",
     ],
 )
 def test_a_model(model: str) -> None:
@@ -233,13 +236,15 @@ def test_a_model(model: str) -> None:
     [
         "gpt2", "a/b/c", "a/b@", "../b", "a/..", "a/b@../x", "builtin:", "builtin:Tiny", "./dir", "/a/../b", "/", "/a//b",
         "~/models", "a/b;c", "hf://a/b", "/a b", "https://host/a/b", "-a/b", "a/b\\u2028",
+        "a/b:", "a/b:Q4:K", "a/b:-x", "a:Q4",
     ],
 )  # fmt: skip
 def test_no_model(model: str) -> None:
     (found,) = problems(f'name: x\nmodel: "{model}"')
     assert found.startswith("d.yaml:2: model: found ")
     assert found.endswith(
-        'Expected a Hub id "org/name" or "org/name@revision", "builtin:NAME", or an absolute directory.'
+        'Expected a Hub id "org/name", "org/name@revision" or "org/name:TAG" (a GGUF model), "builtin:NAME", or an'
+        " absolute path."
     )
 
 

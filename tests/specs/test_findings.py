@@ -40,9 +40,17 @@ def test_an_unknown_method(form: str) -> None:
             "objective: fast",
             'objective: unknown objective "fast". Known: interactive, throughput, context.',
         ),
-        ("engine: vLLM", 'engine: unknown engine "vLLM". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, custom.'),
-        ("engine: vlm", 'engine: unknown engine "vlm". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, custom.'),
-        ("engine: 3", "engine: found the number 3. Expected one of auto, vllm, sglang, trtllm, custom."),
+        (
+            "engine: vLLM",
+            'engine: unknown engine "vLLM". Did you mean "vllm"?'
+            " Known: auto, vllm, sglang, trtllm, llama.cpp, custom.",
+        ),
+        (
+            "engine: vlm",
+            'engine: unknown engine "vlm". Did you mean "vllm"?'
+            " Known: auto, vllm, sglang, trtllm, llama.cpp, custom.",
+        ),
+        ("engine: 3", "engine: found the number 3. Expected one of auto, vllm, sglang, trtllm, llama.cpp, custom."),
         ("license: yes", 'license: unknown license "yes". Known: open, any.'),
         ("needs: [vison]", 'needs[0]: unknown need "vison". Did you mean "vision"? Known: vision, tools.'),
         ("needs: vision", 'needs: found "vision". Expected a list. Did you mean `needs: [vision]`?'),
@@ -101,14 +109,14 @@ def test_a_wrong_field(line: str, expected: str) -> None:
 )
 def test_the_address_of_a_page_in_place_of_its_model(address: str, meant: str) -> None:
     (found,) = problems(f"name: x\nmodel: {address}")
-    assert found.endswith(f"or an absolute directory. Did you mean `model: {meant}`?")
+    assert found.endswith(f"or an absolute path. Did you mean `model: {meant}`?")
     (variant,) = problems(f"name: x\nvariants: [{{model: '{address}'}}]")
     assert variant.endswith(f"Did you mean `model: {meant}`?")
 
 
 def test_another_address_is_no_model() -> None:
     (found,) = problems("name: x\nmodel: https://example.org/Qwen/Qwen3-32B")
-    assert found.endswith("or an absolute directory.")
+    assert found.endswith("or an absolute path.")
 
 
 def test_a_field_of_the_deployment_in_a_variant() -> None:

@@ -99,11 +99,12 @@ def test_it_is_frozen() -> None:
         ),
         (
             "address: local, engines: {custom: {python: /usr/bin/python3}}",
-            "nodes.n.engines.custom: has no environment. Expected vllm, sglang or trtllm.",
+            "nodes.n.engines.custom: has no environment. Expected vllm, sglang, trtllm or llama.cpp.",
         ),
         (
             "address: local, engines: {vlm: {python: /usr/bin/python3}}",
-            'nodes.n.engines.vlm: unknown engine "vlm". Did you mean "vllm"? Known: vllm, sglang, trtllm, custom.',
+            'nodes.n.engines.vlm: unknown engine "vlm". Did you mean "vllm"?'
+            " Known: vllm, sglang, trtllm, llama.cpp, custom.",
         ),
         (
             "address: local, engines: {vllm: {python: venv/bin/python}}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import (
     MAX_FINDINGS,
     NoFile,
+    deployment_of,
     load_deployment,
     load_deployments,
     load_inventory,
@@ -185,7 +187,7 @@ def test_names_are_unique_across_files_and_all_files_are_checked(tmp_path: Path)
         'b:2: name: "x" is already the name in a:1. Expected one of its own.',
         "c:1: `model` or `variants`: neither is given. Expected exactly one of them.",
         "missing: no such file. Expected a YAML file.",
-        'e:3: engine: unknown engine "vlm". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, custom.',
+        'e:3: engine: unknown engine "vlm". Did you mean "vllm"? Known: auto, vllm, sglang, trtllm, llama.cpp, custom.',
         "Files that share a name are planned one at a time, or get names of their own.",
         "A model of the Hub needs no file: ORG/MODEL in its place, with the name of its owner.",
     ]
@@ -266,3 +268,49 @@ class TestModelsInPlaceOfFiles:
     def test_what_no_model_is_called(self, given: str) -> None:
         with pytest.raises(SpecError, match="Expected"):
             load_deployments([given])
+
+
+GGUF = "unsloth/Qwen3-30B-A3B-GGUF"
+PAGE = f"https://huggingface.co/{GGUF}"
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "name"),
+    [
+        (f"{GGUF}:Q4_K_M", f"{GGUF}:Q4_K_M", "qwen3-30b-a3b-gguf-q4_k_m"),
+        (f"{GGUF}@v1:Q8_0", f"{GGUF}@v1:Q8_0", "qwen3-30b-a3b-gguf-q8_0"),
+        (f"{PAGE}:Q8_0", f"{GGUF}:Q8_0", "qwen3-30b-a3b-gguf-q8_0"),
+        (
+            f"{PAGE}?show_file_info=Qwen3-30B-A3B-UD-Q4_K_XL.gguf",
+            f"{GGUF}:UD-Q4_K_XL",
+            "qwen3-30b-a3b-gguf-ud-q4_k_xl",
+        ),
+        (f"{PAGE}/blob/main/Qwen3-Q4_K_M.gguf", f"{GGUF}:Q4_K_M", "qwen3-30b-a3b-gguf-q4_k_m"),
+        (
+            f"{PAGE}/resolve/0123abc/BF16/Qwen3-BF16-00001-of-00002.gguf?download=true",
+            f"{GGUF}@0123abc:BF16",
+            "qwen3-30b-a3b-gguf-bf16",
+        ),
+        ("/models/Qwen3-Q4_K_M.gguf", "/models/Qwen3-Q4_K_M.gguf", "qwen3-q4_k_m"),
+    ],
+)
+def test_a_gguf_model_in_place_of_a_file(given, model, name):
+    found = deployment_of(given)
+    assert found is not None
+    assert (found.model, found.name) == (model, name)
+
+
+def test_a_gguf_file_here_is_given_by_its_absolute_path(tmp_path, monkeypatch):
+    (tmp_path / "a-Q4_K_M.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+    found = deployment_of("a-Q4_K_M.gguf")
+    assert found is not None
+    assert found.model == str(tmp_path / "a-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize(
+    "address", [f"{PAGE}/blob/main/Qwen3-Q4_K_M.gguf", f"{PAGE}?show_file_info=Qwen3-Q4_K_M.gguf"]
+)
+def test_the_address_of_a_gguf_file_in_a_deployment_is_corrected(address):
+    with pytest.raises(SpecError, match=re.escape(f"`model: {GGUF}:Q4_K_M`")):
+        parse_deployment(f"name: a\nmodel: {address}\n")

@@ -181,7 +181,9 @@ def whole_fleet():
                 spec.name, spec.labels, counts=spec.kind == "counter" or spec.name.endswith("draft_tokens")
             )
     of_engines = {
-        name for rule in RECORDING[0].rules for name in re.findall(r"(?:vllm:|sglang:|trtllm_)\w+", rule.expr)
+        name
+        for rule in RECORDING[0].rules
+        for name in re.findall(r"(?:vllm:|sglang:|trtllm_|llamacpp:)\w+", rule.expr)
     }
     labels = ("deployment", "group", "node", "mode", "position", "token_position")
     for name in sorted(of_engines):

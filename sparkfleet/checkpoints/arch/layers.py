@@ -54,13 +54,20 @@ class LinearState(Value):
     conv_kernel: int
     """The convolution's state has `conv_channels × (conv_kernel - 1)` elements."""
     dtype: str
-    """Precision of the recurrent state, from the config; the convolution's state is in the model's own 16 bits."""
+    """Precision of the recurrent state, from the config."""
+    conv_dtype: str = "bf16"
+    """Precision of the convolution's state: the model's own 16 bits, but for llama.cpp, which keeps both in 32."""
+
+    @property
+    def elements(self) -> int:
+        """Elements per sequence and layer, of the recurrent state and the convolution's."""
+        return self.heads * self.key_dim * self.value_dim + self.conv_channels * (self.conv_kernel - 1)
 
     def bytes(self, *, tp: int = 1, dtype: str | None = None) -> int:
         """Bytes per sequence and layer on one rank; heads and channels are divided among `tp` ranks."""
         recurrent = _share(self.heads, tp) * self.key_dim * self.value_dim
         convolution = _share(self.conv_channels, tp) * (self.conv_kernel - 1)
-        return recurrent * _state_bytes(dtype or self.dtype) + convolution * 2
+        return recurrent * _state_bytes(dtype or self.dtype) + convolution * _state_bytes(self.conv_dtype)
 
 
 class LayerGroup(Value):
@@ -80,6 +87,8 @@ class LayerGroup(Value):
     """Tokens that share one cached entry (DeepSeek V4 compresses 4 or 128 tokens into one)."""
     index_dim: int = 0
     """Elements of the index key that sparse attention keeps beside each entry."""
+    index_bits: int = 8
+    """Bits per element of that key; 8: FP8 with a scale per group; 16: of llama.cpp, without scales."""
     index_pool: int = 1
     """Entries that share one index key (GLM-5.3-Flash and Qwen3.8-Flash-Next pool 4 of them)."""
     index_heads: int = 0
@@ -103,6 +112,8 @@ class LayerGroup(Value):
         return heads * (self.key_dim + self.value_dim) * _kv_bits(dtype) / 8
 
     def _index_bytes(self) -> int:
+        if self.index_bits != 8:
+            return self.index_dim * self.index_bits // 8
         return self.index_dim + -(-self.index_dim // INDEX_GROUP) * INDEX_SCALE_BYTES
 
 

@@ -36,10 +36,6 @@ CONTAINER = (
 _SAFE = "Give a checkpoint in safetensors format"
 _PICKLED = "PyTorch files can run code when they are opened, so sparkfleet does not open them."
 OTHER_WEIGHTS: Mapping[str, tuple[str, str]] = {
-    "*.gguf": (
-        "GGUF files are for llama.cpp, which sparkfleet does not start by itself.",
-        f"{_SAFE}; or run llama-server with `engine: custom` and its `memory`.",
-    ),
     "*.bin": (_PICKLED, f"{_SAFE}."),
     "*.pt": (_PICKLED, f"{_SAFE}."),
     "*.pth": (_PICKLED, f"{_SAFE}."),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from sparkfleet.checkpoints.io.safe_io import present, read_start, shown
 from sparkfleet.errors import Cause, FactError
+from sparkfleet.specs.gguf_names import SUFFIX, models_of
+from sparkfleet.specs.model_name import is_hub_tag
 
 REF_BYTES = 256
 
@@ -20,8 +22,8 @@ _SNAPSHOT = re.compile(r"models--(?P<id>[\w.-]+)/snapshots/(?P<revision>[0-9a-f]
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 
 
-def check_name(model: str, revision: str = "main") -> None:
-    """Raises FactError for a name that cannot be a Hub id, or a revision that cannot be one."""
+def check_name(model: str, revision: str = "main", tag: str = "") -> None:
+    """Raises FactError for a name that cannot be a Hub id, or a revision or a tag that cannot be one."""
     if not _ID.fullmatch(model):
         raise FactError(
             f"{shown(model)} is neither an absolute directory nor a Hub id.",
@@ -29,28 +31,34 @@ def check_name(model: str, revision: str = "main") -> None:
         )
     if not _REVISION.fullmatch(revision):
         raise FactError(f"{shown(revision)} is not a revision.", do="Give a branch, a tag or a commit.")
+    if tag and not is_hub_tag(tag):
+        raise FactError(
+            f"{shown(tag)} is not the tag of a GGUF model.", do="Write its quantisation, such as :Q4_K_M."
+        )
 
 
-def resolve(model: str, *, revision: str = "main", cache: Path) -> Path:
+def resolve(model: str, *, revision: str = "main", tag: str = "", cache: Path) -> Path:
     """The directory of a checkpoint on this machine.
 
     Args:
-        model: an absolute directory or a Hub id.
+        model: an absolute directory, the absolute path of a GGUF file, or a Hub id.
         revision: branch, tag or commit of a Hub id.
+        tag: of a GGUF model.
         cache: the Hub's cache (`hub_cache`).
 
     Raises:
         FactError: neither a directory nor a Hub id, or it is not on this machine.
     """
     if model.startswith("/"):
-        return _directory(Path(model))
-    check_name(model, revision)
-    found = cached_snapshot(model, revision, cache)
+        return _directory(directory_of_path(model))
+    check_name(model, revision, tag)
+    found = cached_snapshot(model, revision, cache, tag)
     if found is None:
+        named = f"{model}:{tag}" if tag else model
         raise FactError(
-            f"{model} (revision {revision}) is not in the local cache.",
+            f"{named} (revision {revision}) is not in the local cache.",
             means="Its config and sizes are not known, so it cannot be planned.",
-            do=f"Run `sparkfleet models pull {model}`, or give the directory of the checkpoint.",
+            do=f"Run `sparkfleet models pull {named}`, or give the directory of the checkpoint.",
             because=Cause.MISSING,
         )
     return found
@@ -80,18 +88,48 @@ def _expanded(text: str, environment: Mapping[str, str], home: Path) -> Path:
     return Path(_VARIABLE.sub(lambda found: environment.get(found[1] or found[2], found[0]), text))
 
 
-def cached_snapshot(model: str, revision: str, cache: Path) -> Path | None:
-    """The snapshot of a model in the Hub's cache, if it has a config.json.
+def cached_snapshot(model: str, revision: str, cache: Path, tag: str = "") -> Path | None:
+    """The snapshot of a model in the Hub's cache, if it has a config.json or GGUF models; with a tag, if it has that one.
 
     Raises:
         FactError: the cache refers to a path outside itself.
     """
     folder = cache / f"models--{model.replace('/', '--')}"
-    commit = _commit(folder, revision)
-    if commit is None:
-        return None
-    snapshot = folder / "snapshots" / commit
-    return snapshot if present(snapshot / "config.json") else None
+    for reference in (tagged_reference(revision, tag), revision) if tag else (revision,):
+        commit = _commit(folder, reference)
+        if commit is not None and _has_model(folder / "snapshots" / commit, tag):
+            return folder / "snapshots" / commit
+    return None
+
+
+def tagged_reference(revision: str, tag: str) -> str:
+    """The name of the reference for one GGUF model of a repository: each may have been fetched at another commit.
+
+    No branch of git can have this name.
+    """
+    return f"{revision}:{tag}" if tag else revision
+
+
+def _has_model(snapshot: Path, tag: str) -> bool:
+    if not tag and present(snapshot / "config.json"):
+        return True
+    return any(tag in ("", one.tag) for one in models_of(gguf_names(snapshot)))
+
+
+def gguf_names(directory: Path) -> list[str]:
+    """GGUF files of a directory and of the directories in it, relative to it. Links are followed, but not to directories."""
+    found = []
+    for where, folders, names in os.walk(directory):
+        beside = Path(where).relative_to(directory)
+        folders[:] = [one for one in folders if not one.startswith(".")] if beside == Path() else []
+        found += [(beside / name).as_posix() for name in names if name.endswith(SUFFIX)]
+    return sorted(found)
+
+
+def directory_of_path(path: str) -> Path:
+    """The directory of a checkpoint by an absolute path: of a GGUF file its own."""
+    found = Path(path)
+    return found.parent if found.suffix == SUFFIX and not found.is_dir() else found
 
 
 def name_of(directory: Path) -> tuple[str, str | None]:

@@ -17,6 +17,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.errors import FactError
 from sparkfleet.fleet.planning.checkpoints import inspect_model
 from sparkfleet.specs.fields import quote
+from sparkfleet.specs.gguf_names import SUFFIX
 from sparkfleet.units import KIB, MIB
 
 BILLION, MILLION = (1e9, "billion", "GB"), (1e6, "million", "MB")
@@ -27,7 +28,9 @@ def inspect(
     model: Annotated[
         str,
         typer.Argument(
-            help="Hub id, absolute directory, or builtin:NAME.", metavar="MODEL", show_default=False
+            help="Hub id, with :TAG for a GGUF model of several; absolute directory or GGUF file; or builtin:NAME.",
+            metavar="MODEL",
+            show_default=False,
         ),
     ],
     inventory: Annotated[
@@ -50,6 +53,12 @@ def inspect(
         here = Path(model)
         if here.is_absolute() or not os.path.exists(here):  # Path.exists raises for a name that is too long
             raise
+        if here.is_file() and here.suffix == SUFFIX:
+            raise FactError(
+                error.what,
+                means="There is a GGUF file of that name here, but files have to be given as absolute paths.",
+                do=f"`sparkfleet inspect {here.resolve()}`.",
+            ) from None
         if not (here / "config.json").is_file():
             raise FactError(
                 error.what,
@@ -87,11 +96,12 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
         f"{checkpoint.total_parameters / unit:.2f} {count} parameters, {active / unit:.2f} active"
         f" · {checkpoint.bytes_on_disk / unit:.1f} {size} · {checkpoint.active_bytes / unit:.2f} {size} read per token",
     )
+    yield from _gguf(checkpoint)
     yield from _parts(checkpoint)
     yield _line("layers", ", ".join(f"{n} {kind.value}" for kind, n in checkpoint.layer_counts().items()))
     yield _line(
         "KV cache",
-        f"{checkpoint.kv_bytes_per_token() / KIB:.1f} KiB per token ({checkpoint.kv_dtype()})"
+        f"{checkpoint.kv_bytes_per_token() / KIB:.1f} KiB per token ({'f16' if checkpoint.gguf else checkpoint.kv_dtype()})"
         f"{_state(checkpoint)}",
     )
     if checkpoint.experts:
@@ -118,6 +128,17 @@ def lines(checkpoint: Checkpoint) -> Iterator[str]:
             "code",
             "has Python files of its own; an engine that does not know the architecture would run them",
         )
+
+
+def _gguf(checkpoint: Checkpoint) -> Iterator[str]:
+    """The files of a GGUF model, and what they have."""
+    files = checkpoint.gguf
+    if files is None:
+        return
+    yield _line("GGUF", f"{files.tag} · {files.model}")
+    yield _line("mmproj", files.mmproj or "none: it takes text alone")
+    template = "yes" if checkpoint.chat_template else "no: the engine would have to be given one"
+    yield _line("template", template)
 
 
 def _parts(checkpoint: Checkpoint) -> Iterator[str]:

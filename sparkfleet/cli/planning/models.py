@@ -39,7 +39,11 @@ app = typer.Typer(help="Weights on the nodes: list, download, copy, remove.", no
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(help="Hub id, /directory or builtin:NAME.", metavar="MODEL", show_default=False),
+    typer.Argument(
+        help="Hub id, with :TAG for a GGUF model; /directory; or builtin:NAME.",
+        metavar="MODEL",
+        show_default=False,
+    ),
 ]
 NodesOption = Annotated[
     str,

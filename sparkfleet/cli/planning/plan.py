@@ -27,6 +27,7 @@ from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.nodes.assumed import MOST_SPARKS, assumed_inventory
 from sparkfleet.fleet.planning.fewer_bits import fewer_bits_lines
 from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
+from sparkfleet.fleet.planning.gguf_offers import gguf_lines
 from sparkfleet.fleet.planning.named_images import named_image_lines
 from sparkfleet.fleet.planning.plan import FleetPlan, plan_deployments
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -281,9 +282,12 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     """Print every plan and every refusal, each with an empty line behind it."""
     planned = {one.spec.name: one for one in found.decision.planned}
     refused = {one.name: one for one in found.decision.plan.refused}
-    fewer_bits, named_images = found.fewer_bits(), found.named_images()
+    fewer_bits, named_images, ggufs = found.fewer_bits(), found.named_images(), found.ggufs()
     for spec in found.specs:
-        lighter = fewer_bits_lines(fewer_bits.get(spec.name, ()))
+        lighter = [
+            *gguf_lines(ggufs.get(spec.name, ())),
+            *fewer_bits_lines(fewer_bits.get(spec.name, ())),
+        ]
         if spec.name in refused:
             lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, lighter)
         else:
@@ -373,6 +377,7 @@ def _print(found: FleetPlan, sums: Sums | None) -> None:
             "nodes": [one.model_dump(mode="json") for one in decision.plan.nodes],
             "fewer_bits": _as_json(found.fewer_bits()),
             "named_images": _as_json(found.named_images()),
+            "ggufs": _as_json(found.ggufs()),
             "assumed": list(fleet.assumed),
         }
         | explained

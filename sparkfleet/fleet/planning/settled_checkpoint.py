@@ -15,7 +15,10 @@ from sparkfleet.fleet.planning.published_names import (
     near_without_owner,
     with_pattern,
 )
+from sparkfleet.knowledge.models.gguf_formats import gguf_name
 from sparkfleet.knowledge.models.known_models import config_name, hub_spelling, known_checkpoint
+from sparkfleet.specs.gguf_names import SUFFIX
+from sparkfleet.specs.model_name import base_name, model_name
 from sparkfleet.staging.errors import ModelMiscased
 from sparkfleet.staging.hub_outline import AtHub
 
@@ -61,7 +64,7 @@ def _miscased(model: str, hub: AtHub) -> ModelMiscased | None:
     """The error of a name in another letter case: the Hub's, or by the names that the knowledge has if it did not answer."""
     if isinstance(hub.reason, ModelMiscased):
         return hub.reason
-    name = model.partition("@")[0]
+    name = base_name(model)
     published = hub_spelling(name) if hub.checkpoint is None else None
     if published is None or published == name:
         return None
@@ -77,7 +80,10 @@ def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
 
 
 def _known(model: str) -> Checkpoint | None:
-    return None if model.startswith("/") else known_checkpoint(model)
+    """The facts by name; None for paths, and for a GGUF repository without a tag: the Hub lists its quantisations."""
+    gguf = gguf_name(model)
+    without_tag = gguf is not None and not gguf.tag
+    return None if model.startswith("/") or without_tag else known_checkpoint(model)
 
 
 # --- nothing was found ------------------------------------------------------------------------------------------------
@@ -90,8 +96,9 @@ def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactErr
         " ".join((*_silent(answers), *asked)) or "Its sizes are unknown, so nothing can be planned with it."
     )
     if model.startswith("/"):
-        return FactError(f"{model}: is not a directory on {looked}.", means=means, do=_put(bool(answers)))
-    name, _, revision = model.partition("@")
+        kind = "a file" if model.endswith(SUFFIX) else "a directory"
+        return FactError(f"{model}: is not {kind} on {looked}.", means=means, do=_put(bool(answers)))
+    name, revision, tag = model_name(model)
     if "/" not in name:
         like = near_without_owner(name)
         hint = f" Did you mean {' or '.join(like)}?" if like else ""
@@ -99,8 +106,9 @@ def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactErr
             f"{name}: a model of the Hub has the name of its owner.",
             do=f"Give ORG/MODEL, or the absolute path of a directory with config.json.{hint}",
         )
+    named = f"{name}:{tag}" if tag else name
     what = (
-        f"{name} (revision {revision or 'main'}) is not in the Hub cache of {looked}, and not known by name."
+        f"{named} (revision {revision or 'main'}) is not in the Hub cache of {looked}, and not known by name."
     )
     remedy = f"{hub.reason.do} " if hub.reason is not None and hub.reason.do else ""
     return FactError(what, means=means, do=f"{remedy}{_bring(model, bool(answers))}")
@@ -110,7 +118,7 @@ def _absent(
     model: str, known: Checkpoint | None, answers: Sequence[NodeAnswer], reason: SparkfleetError
 ) -> FactError:
     """The error for a name that the Hub refuses: a typo, or a private model."""
-    name = model.partition("@")[0]
+    name = base_name(model)
     looked = _words(["this machine", *(node for node, one in answers if one is None)])
     like = near(name)
     hint = f"Did you mean {' or '.join(like)}? " if like else ""
@@ -138,11 +146,13 @@ def _put(asked: bool) -> str:
 
 
 def _bring(model: str, asked: bool) -> str:
-    name, _, revision = model.partition("@")
+    name, revision, tag = model_name(model)
     like = near(name)
     also = f" Or did you mean {' or '.join(like)}?" if like else ""
     pull = f"Run `sparkfleet models pull {model}` for the nodes, or " if asked else "Run "
     download = f"hf download {name}{f' --revision {revision}' if revision else ''}"
+    if tag:
+        return f"{pull}`{download} --include '*{tag}*'` for this machine, or give the path of the GGUF file.{also}"
     return (
         f"{pull}`{download}` for this machine (config.json alone is enough for a plan), "
         f"or give the directory of the checkpoint.{also}"

@@ -14,6 +14,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.stage import moving, staging_nodes, staging_settings
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.specs.model_name import base_name, model_name
 from sparkfleet.staging.agent.remove import Removed, RemoveRequest
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.fleet import StagingNodes
@@ -23,6 +24,8 @@ from sparkfleet.staging.settings import Need, Staged
 if TYPE_CHECKING:  # a slow import, for a controller that answers
     from sparkfleet.controlplane.state.status import FleetStatus
 
+_TAGGED = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?:@[\w./-]+)?:[\w.-]+", re.ASCII)
+"""The name of a GGUF model, with its tag."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _HUB_FOLDER = re.compile(r"models--([A-Za-z0-9][\w.-]*)", re.ASCII)
 """Folder of a model in a Hub cache, in a path of a snapshot or of one of its files."""
@@ -76,7 +79,8 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
     async with await session.controller() as client:
         used = used_names(await client.fleet()) | keep
     held = await models_held(session, on_event)
-    unused = (row for row in held.rows if not {row[0].name, row[0].name.partition("@")[0]} & used)
+    # A deployment of a repository's only GGUF model names it without its tag.
+    unused = (row for row in held.rows if not {row[0].name, base_name(row[0].name)} & used)
     return tuple(
         row if row[0].kind == "hub" else (row[0], left) for row in unused if (left := removable(row))
     )
@@ -128,7 +132,10 @@ def used_names(status: FleetStatus) -> frozenset[str]:
     """Every name in the files and plans of deployments: models, drafts, variants. Rather one too many than too few."""
     found: set[str] = set()
     for text in used_texts(status):
-        found.add(text.partition("@")[0])
+        if _TAGGED.fullmatch(text):
+            found.add(model_name(text).tagged)
+            continue
+        found.add(base_name(text))
         found.update(_HUB_ID.findall(text))  # engine arguments may be JSON
         # A link to a snapshot is followed if it is on this machine; those of other nodes are not known here.
         for path in {text, os.path.realpath(text)} if text.startswith("/") and "\0" not in text else {text}:

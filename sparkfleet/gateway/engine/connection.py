@@ -255,9 +255,15 @@ class EngineConnection(asyncio.Protocol):
         self._has_head = True
         names = {name for name, _ in self.headers}
         self._until_close = not names & {b"content-length", b"transfer-encoding"}
-        self._reusable = self._reusable and self._parser.should_keep_alive()
+        self._reusable = self._reusable and self._parser.should_keep_alive() and not self._ends_unannounced
         if self._is_head:
             self._ended, self._reusable = True, False
+
+    @property
+    def _ends_unannounced(self) -> bool:
+        """True for a stream of llama.cpp: its server closes the connection behind one, and announces the opposite."""
+        found = dict(self.headers)
+        return found.get(b"server") == b"llama.cpp" and b"transfer-encoding" in found
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of the body."""

@@ -54,6 +54,7 @@ _NOT_FOR_ENGINES = (
         b"host",
         b"origin",  # an engine would allow every origin
         b"x-api-key",
+        b"x-conversation-id",  # by it llama.cpp would generate on without its client, and end another's stream of this id
         b"x-real-ip",
         b"x-request-id",  # replaced by the gateway's: engines use it as the name of the request, which must be unique
         MODEL_HEADER,

@@ -19,7 +19,10 @@ Ability = Literal["vision", "tools"]
 _ABILITIES: tuple[Ability, ...] = get_args(Ability)
 
 VISUAL = frozenset(
-    {"image", "image_embeds", "image_pil", "image_url", "input_image", "video", "video_embeds", "video_url"}
+    {
+        *("image", "image_embeds", "image_pil", "image_url", "input_image"),
+        *("input_video", "video", "video_embeds", "video_url"),
+    }
 )
 """Types of parts: OpenAI's chat (`image_url`) and responses (`input_image`), Anthropic's (`image`), and further ones of vLLM
 (0.32, `renderers/chat_utils.py`), which also accepts parts with such a field and no type."""

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from sparkfleet.checkpoints.io.hub_cache import hub_cache, resolve
+from sparkfleet.checkpoints.io.hub_cache import directory_of_path, hub_cache, resolve
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
@@ -20,6 +20,7 @@ from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
+from sparkfleet.specs.model_name import MAIN, base_name, model_name
 from sparkfleet.staging.agent.images import staged_name
 
 KEPT_CACHES = 4
@@ -99,9 +100,9 @@ def model_path(model: str) -> Path:
     if model.startswith("builtin:"):
         return builtin_path(model)
     if model.startswith("/"):
-        return Path(model)
-    name, _, revision = model.partition("@")
-    found = resolve(name, revision=revision or "main", cache=_hub_cache())
+        return directory_of_path(model)
+    name = model_name(model)
+    found = resolve(name.base, revision=name.revision or MAIN, tag=name.tag, cache=_hub_cache())
     assert isinstance(found, Path), "nothing is fetched here"
     return found
 
@@ -113,7 +114,7 @@ def _roots(*models: str) -> tuple[str, ...]:
 
 
 def _in_cache(model: str) -> str:
-    path = _hub_cache() / f"models--{model.partition('@')[0].replace('/', '--')}"
+    path = _hub_cache() / f"models--{base_name(model).replace('/', '--')}"
     return str(path) if path.is_dir() else ""
 
 

@@ -114,9 +114,10 @@ def rank_spec(
 
 
 def is_forwarded(launch: GroupLaunch, rank: int) -> bool:
-    """True if a forwarder listens on the rank's address: its engine serves there, and checks no token."""
-    checks = engine_by_name(launch.candidate.engine).checks_token
-    return rank == 0 and not checks and launch.placements[rank].address != ALONE
+    """True if a forwarder listens on the rank's address: its engine serves there, and does not check the token itself."""
+    engine = engine_by_name(launch.candidate.engine)
+    reachable = engine.always_forwarded or launch.placements[rank].address != ALONE
+    return rank == 0 and not engine.checks_token and reachable
 
 
 def _forward(launch: GroupLaunch, rank: int, target_port: int, tokens: TokenSecrets) -> Forward:

@@ -13,7 +13,7 @@ from sparkfleet.knowledge.versions import is_within
 from sparkfleet.values import Value
 
 FILES = Path(__file__).parent / "engine_flags"
-ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
 
 
 class FlagFault(Value):
@@ -59,7 +59,8 @@ def engines_with(flag: str) -> tuple[str, ...]:
 def may_have_others(engine: str, version: str) -> bool:
     """True if a version may have flags that no known release has: a later one, or one that cannot be ordered."""
     newest = list(_releases(engine))[-1:]
-    return not newest or not is_within(version, f"<={newest[0]}.9999")
+    series = ".9999" if newest and "." in newest[0] else ""  # builds of llama.cpp have no patches
+    return not newest or not is_within(version, f"<={newest[0]}{series}")
 
 
 def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[FlagFault, ...]:
@@ -69,7 +70,7 @@ def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[Fl
     (`--compilation-config.mode`, vLLM). Short flags (`-tp`) are not judged, nor values for a release that is not known.
 
     Args:
-        engine: `vllm`, `sglang` or `trtllm`; no other engine's flags are known.
+        engine: of `ENGINE_LABELS`; no other engine's flags are known.
         version: its version; "" if it is not known.
         flags: values by flag, as written; several values of one flag with blanks between them.
     """
@@ -126,4 +127,6 @@ def _table(options: list[str], choices: dict[str, list[str]]) -> _Table:
 def _release(engine: str, version: str) -> str:
     """The part of a version that decides the flags: `0.32` of vLLM's 0.32.0+cpu; SGLang adds some with every patch."""
     plain = version.partition("+")[0].removeprefix("v")
+    if engine == "llama.cpp":
+        return plain.removeprefix("b").partition(".")[0]
     return ".".join(plain.split(".")[:2]) if engine == "vllm" else plain

@@ -13,7 +13,8 @@ from sparkfleet.specs.deployment import PlannedEngine
 from sparkfleet.values import Value
 
 Loading = Literal["listed", "absent", "unproven", "unknown"]
-"""listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark). absent: the registry of that
+"""listed: the registry of the release has it (for TensorRT-LLM: NVIDIA's lists for a Spark; for llama.cpp: its own names,
+and the classes that it converts). absent: the registry of that
 release lacks it, and a later one has it. unproven: none of the lists read has it. unknown: a release that was not read,
 or no architecture was given."""
 
@@ -38,7 +39,7 @@ class EngineModels(Value):
     read: dict[PlannedEngine, tuple[str, ...]]
     """Releases whose lists were read, oldest first."""
     others: dict[PlannedEngine, tuple[str, ...]]
-    """Further classes that all these releases list."""
+    """Further classes that all these releases list; of llama.cpp also the names by which GGUF files call architectures."""
     architectures: UniqueEntries[Architecture]
 
     @model_validator(mode="after")
@@ -62,9 +63,9 @@ def loading(
     """Support of an engine's release for a type of models.
 
     Args:
-        engine: "vllm", "sglang" or "trtllm"; others are unknown.
+        engine: of `PlannedEngine`; others are unknown.
         version: of the engine; None or "" if it is not known: then any release that was read counts.
-        model_type: that of config.json.
+        model_type: that of config.json, or the name of the architecture in a GGUF file.
         architecture: its class there, for types that have no entry of their own.
 
     Returns:
@@ -75,7 +76,9 @@ def loading(
     if engine not in known.read or not (model_type or architecture):
         return "unknown"
     one = next((one for one in known.architectures if model_type in one.model_types), None)
-    return _other(engine, version, architecture) if one is None else _entered(one, engine, version)
+    if one is None:
+        return _other(engine, version, (architecture, model_type))
+    return _entered(one, engine, version)
 
 
 def _entered(one: Architecture, engine: str, version: str | None) -> Loading:
@@ -96,10 +99,11 @@ def _entered(one: Architecture, engine: str, version: str | None) -> Loading:
     return "absent" if at and is_within(version, f"<={releases[at - 1]}") else "unknown"
 
 
-def _other(engine: str, version: str | None, architecture: str | None) -> Loading:
+def _other(engine: str, version: str | None, names: tuple[str | None, ...]) -> Loading:
     """Support for an architecture without an entry of its own: all releases that were read list it, or none."""
     known = ENGINE_MODELS.content
-    if not any(architecture in classes for name, classes in known.others.items() if name == engine):
+    listed = next((classes for name, classes in known.others.items() if name == engine), ())
+    if not any(name in listed for name in names):
         return "unproven"
     first = next(releases[0] for name, releases in known.read.items() if name == engine)
     return "listed" if not version or is_within(version, f">={first}") else "unknown"

@@ -14,6 +14,7 @@ from sparkfleet.values import Value
 _RELEASE_TAGS = {
     "vllm/vllm-openai": re.compile(r"v(?P<version>\d+\.\d+\.\d+)(?![\w.])"),
     "lmsysorg/sglang": re.compile(r"v(?P<version>\d+\.\d+\.\d+(?:\.post\d+)?)(?![\w.])"),
+    "ghcr.io/ggml-org/llama.cpp": re.compile(r"server-cuda(?:1[23])?-(?P<version>b\d{4,5})(?![\w.])"),
     "nvcr.io/nvidia/tensorrt-llm/release": re.compile(r"(?P<version>\d+\.\d+\.\d+(?:rc\d+)?)(?![\w.])"),
 }
 """Tags of official release images; a suffix has the platform ("-aarch64", "-cu130")."""

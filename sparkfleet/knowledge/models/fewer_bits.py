@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from functools import cache
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.knowledge.models.known_models import MODELS, checkpoint_if_known
+from sparkfleet.knowledge.models.known_models import MODELS, checkpoint_if_known, without_format
 from sparkfleet.knowledge.models.published_checkpoints import CHECKPOINTS
+from sparkfleet.specs.model_name import base_name
 
 SMALLER = 0.8
 """Largest share of the bytes at hand that counts as fewer."""
@@ -16,14 +17,13 @@ MAKERS = ("nvidia", "redhatai")
 """Owners, after the model's own, whose requantised checkpoints come first: they test them on vLLM."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_FORMAT = re.compile(
-    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|[48]bit|w[48]a\d+|block|dynamic|mixed|fast|mtp|sm121|gb10|spark"
-)
 
 
 def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
     """Published checkpoints of the same model with fewer bytes, one of each format: its own maker's, else NVIDIA's first."""
-    own = checkpoint.id.partition("@")[0]
+    if checkpoint.gguf is not None:
+        return ()
+    own = base_name(checkpoint.id)
     owner = own.partition("/")[0].lower()
     order = (owner, *MAKERS)
 
@@ -32,7 +32,7 @@ def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...
         return order.index(maker) if maker in order else len(order)
 
     found: dict[str, Checkpoint] = {}
-    for id_ in sorted(_published().get(_without_format(own), ()), key=rank):
+    for id_ in sorted(_published().get(without_format(own), ()), key=rank):
         other = checkpoint_if_known(id_)
         if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
             found.setdefault(other.quantization.scheme.format, other)
@@ -52,7 +52,7 @@ def _published() -> dict[str, tuple[str, ...]]:
     """Hub ids by the name of their model."""
     found: dict[str, list[str]] = {}
     for id_ in dict.fromkeys(_ids()):
-        found.setdefault(_without_format(id_), []).append(id_)
+        found.setdefault(without_format(id_), []).append(id_)
     return {name: tuple(ids) for name, ids in found.items()}
 
 
@@ -61,9 +61,3 @@ def _ids() -> Iterator[str]:
     for known in MODELS.content.models:
         # A renamed repository has its present name last.
         yield from (id_ for id_ in reversed(known.match) if _HUB_ID.fullmatch(id_))
-
-
-def _without_format(id_: str) -> str:
-    """A model's name without its owner and the words of a format: unlike `plain`, with its training and its version."""
-    words = id_.rpartition("/")[2].lower().split("-")
-    return "-".join(word for word in words if not _FORMAT.fullmatch(word))

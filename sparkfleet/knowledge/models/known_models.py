@@ -17,8 +17,11 @@ from sparkfleet.checkpoints.io.licenses import License, license_class
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.measurements import architectures, siblings
+from sparkfleet.knowledge.models.gguf_formats import gguf_name, stem_of
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.published_checkpoints import load_published, published
+from sparkfleet.knowledge.models.published_ggufs import GGUFS, as_gguf, published_gguf
+from sparkfleet.specs.model_name import ModelName, base_name
 from sparkfleet.units import gb
 from sparkfleet.values import Value
 
@@ -49,6 +52,9 @@ _EXL3 = re.compile(r"(?:exl3|tr3).*?(?<![0-9.])([1-8](?:\.[0-9]{1,2})?)bpw")
 _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)|(?:^|[-_.])mlx(?:[-_.]|$)")
 """Formats whose size no known config contains."""
 _MLX = "mlx-community/"
+_FORMAT = re.compile(
+    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|[48]bit|w[48]a\d+|block|dynamic|mixed|fast|mtp|sm121|gb10|spark"
+)
 
 
 def _known_shapes(config: str) -> str:
@@ -139,7 +145,10 @@ def known_checkpoint(model: str) -> Checkpoint | None:
     Raises:
         FactError: its shapes are known, but its format is not recognised.
     """
-    name = model.partition("@")[0]
+    gguf = gguf_name(model)
+    if gguf is not None:
+        return _known_gguf(gguf)
+    name = base_name(model)
     one = _entry_of(name)
     parts = published(name)
     trellis = exl3_in_name(model)  # ExLlamaV3's makers publish each number of bits as a revision
@@ -174,6 +183,38 @@ def checkpoint_if_known(model: str) -> Checkpoint | None:
         return None
 
 
+def _known_gguf(name: ModelName) -> Checkpoint | None:
+    """The facts of a GGUF by its name: as published, or with the shapes of the model that its repository is named for.
+
+    Raises:
+        FactError: the name has no tag, and more than one quantisation or none is published.
+    """
+    entry = published_gguf(name.tagged)
+    if entry is None and not name.tag:
+        raise FactError(
+            f"{name.base}: a GGUF repository has several quantisations, and the name has no tag.",
+            means="Each is a checkpoint of its own, with its own size, speed and quality.",
+            do=f"Name one as its files do, such as `model: {name.base}:Q4_K_M`.",
+        )
+    shapes = known_as(stem_of(name.base) if entry is None else entry.model, "bf16")
+    if shapes is None:
+        return None
+    named = ModelName(name.base, tag=name.tag if entry is None else entry.name.tag)
+    return as_gguf(_licensed(shapes), named, entry)
+
+
+def ggufs_of(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+    """Published GGUFs of the model of a checkpoint, the best measured first; none for one that is a GGUF itself.
+
+    A model is the same if its name without owner and format is, and its shapes are.
+    """
+    if checkpoint.gguf is not None:
+        return ()
+    own = without_format(checkpoint.id.partition("@")[0])
+    found = (checkpoint_if_known(one.id) for one in GGUFS.content.ggufs if without_format(one.model) == own)
+    return tuple(one for one in found if one is not None and one.layers == checkpoint.layers)
+
+
 def _licensed(checkpoint: Checkpoint) -> Checkpoint:
     """`checkpoint` with the license of its maker's uploads, if none is known."""
     known = (one for one in MODELS.content.licenses if matches(checkpoint.id, one.match))
@@ -190,15 +231,14 @@ def _of_another_engine(name: str, size: int | None) -> FactError:
     weights = "take weights in a format of vLLM, SGLang or TensorRT-LLM"
     if "exl3" in name.lower():
         return FactError(
-            f"{name}: stored as EXL3, GGUF or MLX, by its name, {known}.",
+            f"{name}: stored as EXL3 or MLX, by its name, {known}.",
             means="EXL3 has any number of bits per weight; without it neither its size nor its speed can be derived.",
             do=f"Name the revision with its bits, such as `{name.partition(' ')[0]}@4.0bpw`, or {weights}.",
         )
     return FactError(
-        f"{name}: stored as EXL3, GGUF or MLX, by its name, {known}.",
-        means="vLLM, SGLang and TensorRT-LLM are planned with safetensors of their own formats.",
-        do=f"{weights.capitalize()}; or deploy llama.cpp's server as a container with `engine: custom`, its `memory` and"
-        " `env: {LLAMA_ARG_HOST: 127.0.0.1}`: its image listens on every address.",
+        f"{name}: stored as GGUF or MLX, by its name, {known}.",
+        means="vLLM, SGLang and TensorRT-LLM are planned with safetensors of their own formats, llama.cpp with GGUF.",
+        do=f"{weights.capitalize()}; or name a GGUF with its tag, such as `model: ORG/NAME-GGUF:Q4_K_M`.",
     )
 
 
@@ -222,7 +262,7 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
     Raises:
         FactError: its shapes are known, but its format is not recognised.
     """
-    name = model.partition("@")[0]
+    name = base_name(model)
     one = _entry_of(name)
     if one is None:
         entry = _shapes_of(name)
@@ -233,7 +273,7 @@ def known_as(model: str, quantization: str | None = None) -> Checkpoint | None:
 
 def config_name(model: str) -> str | None:
     """The entry of `measurements/configs.json` with the shapes of a checkpoint, by its Hub id; None if there is none."""
-    name = model.partition("@")[0]
+    name = base_name(model)
     one = _entry_of(name)
     return _shapes_of(name) if one is None else one.config
 
@@ -283,6 +323,12 @@ def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
             "license": _license(known.license),
         }
     )
+
+
+def without_format(id_: str) -> str:
+    """A model's name without its owner and the words of a format: unlike `plain`, with its training and its version."""
+    words = id_.rpartition("/")[2].lower().split("-")
+    return "-".join(word for word in words if not _FORMAT.fullmatch(word))
 
 
 def hub_spelling(name: str) -> str | None:

@@ -27,6 +27,7 @@ from sparkfleet.checkpoints.quantization.formats import (
 )
 from sparkfleet.checkpoints.sizes.vision_tower import is_multimodal
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
+from sparkfleet.specs.model_name import base_name
 from sparkfleet.values import Value
 
 PublishedPart = Literal[
@@ -247,4 +248,4 @@ def load_published() -> Mapping[str, PublishedCheckpoint]:
 
 def published(model: str) -> PublishedCheckpoint | None:
     """The published contents of a checkpoint by its Hub id, without its revision; None if there are none."""
-    return load_published().get(model.partition("@")[0].lower())
+    return load_published().get(base_name(model).lower())

@@ -13,6 +13,7 @@ from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntrie
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.specs.deployment import Method, PlannedEngine
+from sparkfleet.specs.model_name import base_name
 from sparkfleet.values import Value
 
 Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "counting"]
@@ -235,7 +236,7 @@ NEAR = 1.5
 def speculator_with(draft: str) -> Speculator | None:
     """The entry of a draft by its Hub id, letter case aside; None if it is not known."""
     named = (one for one in SPECULATORS.content.speculators if one.draft is not None)
-    return next((one for one in named if (one.draft or "").lower() == draft.partition("@")[0].lower()), None)
+    return next((one for one in named if (one.draft or "").lower() == base_name(draft).lower()), None)
 
 
 def sized_draft(model: str, method: Method) -> Speculator | None:
@@ -253,7 +254,7 @@ _LIKE = 0.85
 @lru_cache(maxsize=256)
 def draft_meant(name: str) -> str | None:
     """The published draft that is like a name: the same in another letter case, or the nearest; None if it is published."""
-    name = name.partition("@")[0]
+    name = base_name(name)
     known = {one.draft.lower(): one.draft for one in SPECULATORS.content.speculators if one.draft is not None}
     if name in known.values():
         return None

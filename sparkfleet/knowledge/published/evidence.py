@@ -36,6 +36,8 @@ UNUSUAL = 0.25
 In 46 decisions, 42 of the best published ones are on the engine that most sources use with that method."""
 ASIDE = 0.5
 """Weight of a source for other families if it ran another format, or fewer nodes."""
+GGUF_ENGINES = ("llama.cpp",)
+"""Engines whose runs are of GGUF files."""
 FURTHEST = math.log(1.6)
 """Largest correction (log) of a prediction by published rates in the ranking of candidates."""
 
@@ -228,14 +230,15 @@ class EvidenceIndex:
         for one in runs:
             self._of[one.family, one.engine, one.method].append(one)
             self._stored[one.family, one.format, one.nodes].append(one)
-            self._ran.add((one.model, one.method))
+            if one.engine not in GGUF_ENGINES:  # other files than the safetensors that this is asked for
+                self._ran.add((one.model, one.method))
             of_method = self._methods[one.engine, one.method]
             for source in one.sources:
                 self._engines[one.engine][source].add((one.format, one.nodes))
                 of_method[source] = max(one.nodes, of_method.get(source, 0))
 
     def ran(self, model: str, method: str) -> bool:
-        """True if a run of the model with the method is published, in any format, on any engine and nodes."""
+        """True if a run of the model with the method is published, in any format of safetensors, on any engine and nodes."""
         return (model, method) in self._ran
 
     def usual_engine(self, method: str) -> str:

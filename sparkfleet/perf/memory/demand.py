@@ -16,6 +16,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.data_file import MeasuredRange
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS
+from sparkfleet.perf.memory import llama_cpp
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, MemoryConfig, fullest_share
 from sparkfleet.perf.memory.kv_cache import (
     MTP,
@@ -206,6 +207,9 @@ def step_tokens(shape: ModelShape, run: MemoryConfig) -> int:
 
 
 def _items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
+    if run.engine == "llama.cpp":
+        yield from _llama_cpp_items(shape, run)
+        return
     memory = hardware().memory
     plain = run.engine in PLAIN_ENGINES
     yield _exact(MemoryUse.WEIGHTS, weight_bytes(shape, run))
@@ -213,8 +217,7 @@ def _items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     yield _exact(MemoryUse.DRAFTER, draft_bytes(shape, run))
     yield _activations(shape, run)
     if plain:
-        # One process and a CUDA context.
-        yield Item(name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB)
+        yield PLAIN_PROCESS
         return
     # torch, CUDA context, API server, scheduler.
     yield Item(name=MemoryUse.PROCESS, low=1.5 * GIB, mid=3.0 * GIB, high=5.0 * GIB)
@@ -226,6 +229,36 @@ def _items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
         yield Item(name=MemoryUse.VISION_CACHE, low=0.2 * GIB, mid=0.7 * GIB, high=1.5 * GIB)
     # The loader's window: what it has read and not yet handed over.
     yield Item(name=MemoryUse.LOADING, low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(shape, run)))
+
+
+PLAIN_PROCESS = Item(name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=1.5 * GIB)
+"""One process with a CUDA context."""
+
+
+def _llama_cpp_items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
+    """Allocations of llama.cpp: the file, caches of its slots, a buffer for one pass; its cache of prompts is off."""
+    yield _exact(MemoryUse.WEIGHTS, weight_bytes(shape, run))
+    yield _tied_head(shape)
+    kv, (low, mid, high) = llama_cpp.kv_bytes(shape, run), shape.layers.pool_factor
+    yield Item(name=MemoryUse.KV_CACHE, low=kv * low / mid, mid=kv, high=kv * high / mid)
+    yield _exact(MemoryUse.DRAFTER, draft_bytes(shape, run))
+    yield _exact(MemoryUse.DRAFT_KV, llama_cpp.draft_kv_bytes(shape, run))
+    states, copies = llama_cpp.state_bytes(shape, run), llama_cpp.checkpoint_bytes(shape, run)
+    yield Item(name=MemoryUse.STATES, low=states, mid=states + copies, high=states + copies)
+    low, mid, high = llama_cpp.compute_bytes(shape, run)
+    yield Item(name=MemoryUse.ACTIVATIONS, low=low, mid=mid, high=high)
+    yield PLAIN_PROCESS
+    if run.vision or shape.vision:
+        yield Item(name=MemoryUse.VISION_CACHE, low=0.1 * GIB, mid=0.5 * GIB, high=1.5 * GIB)
+
+
+def _tied_head(shape: ModelShape) -> Item:
+    """The copy of a tied embedding that the GPU multiplies with: the one that is looked up stays with the CPU
+    (src/llama-model.cpp, TENSOR_DUPLICATED)."""
+    head, embedding = shape.part("head"), shape.part("embedding")
+    tied = head is not None and head.params == 0 and embedding is not None
+    size = head.active * head.bits / 8 if tied and head is not None else 0.0
+    return Item(name=MemoryUse.LOADING, low=0.0, mid=size, high=size)
 
 
 def _cache(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:

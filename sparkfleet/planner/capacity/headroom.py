@@ -12,13 +12,12 @@ from dataclasses import replace
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.engines.images import requantized_by
 from sparkfleet.knowledge.rules.rule_context import parse_flags
-from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.predictor import EngineSettings, release_of
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
-from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, size_proposal, sized_at
-from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, KV_FLAG, chunk_given
+from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, planned_chunk, size_proposal, sized_at
+from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, chunk_given, kv_type_given
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 STEP = 1024
@@ -102,7 +101,11 @@ def _proposal_of(case: VariantCase, candidate: Candidate) -> Proposal:
 def _chunk_of(candidate: Candidate) -> int:
     """The chunk of a candidate whose arguments do not set it; one that holds all its requests is no limit to others."""
     given = candidate.batch_tokens or own_chunk(candidate.engine)
-    return max(given, CHUNK) if given >= candidate.context * candidate.concurrency else given
+    return (
+        max(given, planned_chunk(candidate.engine))
+        if given >= candidate.context * candidate.concurrency
+        else given
+    )
 
 
 def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -> EngineSettings:
@@ -115,7 +118,7 @@ def settings_of_candidate(candidate: Candidate, link: LinkSpeed | None = None) -
         release=release_of(candidate.image or "", candidate.engine_version),
         speculation=candidate.speculation,
         eager=bool(eager) and eager in flags,
-        kv_dtype=flags.get(KV_FLAG, candidate.kv_dtype),
+        kv_dtype=kv_type_given(candidate.engine_args, candidate.engine) or candidate.kv_dtype,
         batch_tokens=given or _chunk_of(candidate),
         link=link,
         requantized=requantized_by(candidate.image or "", candidate.quant),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
+from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse
@@ -16,8 +17,9 @@ from sparkfleet.planner.engine_args.engine_args import (
     BATCHED,
     CHUNKED,
     EAGER_FLAGS,
-    KV_FLAG,
+    UBATCH,
     chunk_given,
+    kv_type_given,
     pool_given,
     share_given,
 )
@@ -30,11 +32,13 @@ LEAST_CONTEXT = 2048
 WORKABLE_CONTEXT = 8192
 """Context that is kept even at the cost of the host's reserve: one long request is worth more than four short ones."""
 
-KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8"}
+KV_SMALL = {"vllm": "fp8", "sglang": "fp8_e4m3", "trtllm": "fp8", "llama.cpp": ""}
+"""A KV cache of half the bytes, to try if there is no room for the checkpoint's own; "" if plans have none."""
 BATCH_FLAGS = {
     "vllm": BATCHED,
     "sglang": CHUNKED,
     "trtllm": "--max-num-tokens",
+    "llama.cpp": UBATCH[0],
 }
 BEYOND_SHARE = {
     "sglang": (
@@ -198,7 +202,8 @@ def shared_bytes(proposal: Proposal, room: MemoryBudget) -> float:
 
 def _sizes(case: VariantCase, proposal: Proposal, settings: EngineSettings) -> Iterator[tuple[Sizes, str]]:
     """Sizes with a KV precision: the requested ones first, then less of those that are open."""
-    smaller = () if settings.kv_dtype != "auto" else (KV_SMALL[proposal.engine],)
+    small = KV_SMALL[proposal.engine]
+    smaller = (small,) if settings.kv_dtype == "auto" and small else ()
     for context in _contexts(case):
         for concurrency in _concurrencies(case, proposal.split.ranks):
             for kv in (settings.kv_dtype, *smaller):
@@ -234,8 +239,8 @@ def settings_of(case: VariantCase, proposal: Proposal, stack: Stack) -> EngineSe
         release=stack.release,
         speculation=depth_on(proposal.speculation, stack, case.load(proposal.split.ranks)),
         eager=EAGER_FLAGS[stack.engine] in flags,
-        kv_dtype=flags.get(KV_FLAG, "auto"),
-        batch_tokens=chunk or CHUNK,
+        kv_dtype=kv_type_given(case.variant.engine_args, stack.engine) or "auto",
+        batch_tokens=chunk or planned_chunk(stack.engine),
         link=proposal.pool.site.link,
         disk_tables=stack.disk_tables(case.predictor.checkpoint) is not None,
         requantized=stack.known.requantized(quant_of(case)) if stack.known else (),
@@ -243,14 +248,22 @@ def settings_of(case: VariantCase, proposal: Proposal, stack: Stack) -> EngineSe
     return (
         settings
         if chunk
-        else settings._replace(batch_tokens=max(CHUNK, _whole_block(case, proposal, settings)))
+        else settings._replace(
+            batch_tokens=max(settings.batch_tokens, _whole_block(case, proposal, settings))
+        )
     )
+
+
+def planned_chunk(engine: str) -> int:
+    """Tokens of a prefill step in plans: more than the engines' own but for llama.cpp, which was measured with its own batch
+    as one pass (`-b 2048 -ub 2048`)."""
+    return own_chunk(engine) if engine == "llama.cpp" else CHUNK
 
 
 def _whole_block(case: VariantCase, proposal: Proposal, settings: EngineSettings) -> int:
     """Tokens that a prefill step has to have room for. Of a KV cache whose precision is open the smallest counts: its blocks
     have the most tokens."""
-    smallest = KV_SMALL[proposal.engine] if settings.kv_dtype == "auto" else settings.kv_dtype
+    smallest = (KV_SMALL[proposal.engine] if settings.kv_dtype == "auto" else "") or settings.kv_dtype
     return case.predictor.whole_block(proposal.split, settings._replace(kv_dtype=smallest))
 
 
@@ -262,7 +275,10 @@ def quant_of(case: VariantCase) -> str:
 
 
 def fraction_of(case: VariantCase, proposal: Proposal, engine: EngineName, sized: Sizing) -> float | None:
-    """Share of the node's memory that the engine may take: what it needs, so that others have room beside it."""
+    """Share of the node's memory that the engine may take: what it needs, so that others have room beside it; None for
+    llama.cpp, which allocates what its sizes need."""
+    if engine == "llama.cpp":
+        return None
     share = share_given(case.variant.engine_args, engine)
     if share is not None:
         return share

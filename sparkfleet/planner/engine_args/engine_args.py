@@ -3,9 +3,11 @@
     share_given    how much of a node's memory they give the engine
     pool_given     how large they make its KV cache
     chunk_given    how many tokens they let it prefill at a time
+    kv_type_given  in which precision they let it keep keys and values
 
-Flags are those of `vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23 and `trtllm-serve` 1.3.0rc12, with
-dashes for underscores. A text that the engine would not take is None here, and refused by `user_overrides`.
+Flags are those of `vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23, `trtllm-serve` 1.3.0rc12 and
+`llama-server` b11434, with dashes for underscores. A text that the engine would not take is None here, and refused by
+`user_overrides`.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT
 
 MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}
-EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": ""}
+EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": "", "llama.cpp": ""}
 """Flags that switch CUDA graphs off; "" if there is none."""
 KV_FLAG = "--kv-cache-dtype"
 LOADING_FLAGS = ("--load-format", "--safetensors-load-strategy", "--model-loader-extra-config")
 """Flags of vLLM that choose the way in which weights are read."""
-READ_FILES = "--safetensors-load-strategy=eager"
-"""vLLM then reads whole files of weights instead of mapping them (model_executor/model_loader/weight_utils.py)."""
+KV_TYPE_FLAGS = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
+"""llama.cpp's types of cached keys and of cached values, each in full and short; f16 by itself (common/arg.cpp)."""
+UBATCH = ("--ubatch-size", "-ub")
+"""Tokens of one pass of llama.cpp."""
 
 KV_BYTES = ("--kv-cache-memory-bytes", "--kv-cache-memory")
 """vLLM's KV cache on each rank, recurrent states included; `--gpu-memory-utilization` does not count for it then
@@ -60,6 +64,7 @@ COUNTS = {
     BATCHED: Count(WHOLE_PROMPT),
     "--max-num-tokens": Count(WHOLE_PROMPT, scaled=False),
     "--page-size": Count(65_536, scaled=False),
+    **dict.fromkeys(UBATCH, Count(WHOLE_PROMPT, scaled=False)),
 }
 """Flags whose numbers are counted. vLLM's engine/arg_utils.py marks some of them as `human_readable_int`."""
 
@@ -135,7 +140,30 @@ def chunk_given(args: tuple[str, ...], flag: str) -> int | None:
         return sglang_chunk(flags.get(flag, ""))
     if flag == BATCHED and flag not in flags and WHOLE in flags:
         return WHOLE_PROMPT
+    if flag in UBATCH:
+        return next((count_given(flags, one) for one in UBATCH if one in flags), None)
     return count_given(flags, flag) if flag in COUNTS else None
+
+
+def kv_type_given(args: tuple[str, ...], engine: str) -> str | None:
+    """The precision of the KV cache that the arguments set; None if they set none.
+
+    Of llama.cpp's two the one with more bits, "f16" if only one is set: what is needed is not underestimated.
+    """
+    flags = parse_flags(args)
+    if engine != "llama.cpp":
+        return flags.get(KV_FLAG)
+    types = [next((flags[one] for one in names if one in flags), None) for names in KV_TYPE_FLAGS]
+    given = [one for one in types if one is not None]
+    if not given:
+        return None
+    return given[0] if len(set(types)) == 1 else max((one or "f16" for one in types), key=_kv_bits)
+
+
+def _kv_bits(name: str) -> int:
+    """Whole bits in the name of a type ("q8_0")."""
+    found = re.search(r"\d+", name)
+    return int(found[0]) if found else 16
 
 
 def sglang_chunk(text: str) -> int | None:

@@ -60,6 +60,19 @@ _FIGURES = (
     "leave {} out",
 )
 
+_SIZES = (
+    "the plan sizes the engine's KV cache by the deployment's fields",
+    "leave {} out; set `context` (of one request) and `concurrency`",
+)
+_SPECULATION = (
+    "speculation is a field of the deployment",
+    "leave {} out; set `speculation: {{method: mtp, tokens: …}}`",
+)
+_TOOLS = (
+    "a server that runs tools or other programs for its clients gives them the machine",
+    "leave {} out",
+)
+
 OURS: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("--host", "--port", "--uds"), _ADDRESS),
     **dict.fromkeys(("--served-model-name", "--model", "--model-path", "--revision"), _NAME),
@@ -79,7 +92,36 @@ OURS: Mapping[str, tuple[str, str]] = {
 }
 """Reason of each refusal, and the field to use instead."""
 
+LLAMA_CPP: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("--host", "--port", "--reuse-port", "--api-prefix"), _ADDRESS),
+    **dict.fromkeys(
+        (
+            *("--model", "-m", "--model-url", "-mu", "--docker-repo", "-dr", "--alias", "-a"),
+            *("--hf-repo", "-hf", "-hfr", "--hf-file", "-hff", "--mmproj", "-mm", "--mmproj-url", "-mmu"),
+            *("--models-dir", "--models-preset", "--models-max", "--tags"),
+        ),
+        _NAME,
+    ),
+    **dict.fromkeys(("--api-key", "--api-key-file", "--hf-token", "-hft"), _SECRET),
+    **dict.fromkeys(("--ssl-key-file", "--ssl-cert-file"), _TLS),
+    **dict.fromkeys(("--media-path",), _MEDIA),
+    **dict.fromkeys(
+        ("--tools", "--agent", "--mcp-config", "--mcp-servers-config", "--slot-save-path"), _TOOLS
+    ),
+    **dict.fromkeys(("--ctx-size", "-c", "--parallel", "-np", "--fit", "-fit"), _SIZES),
+    **dict.fromkeys(("--kv-unified", "-kvu", "--no-kv-unified", "-no-kvu"), _SIZES),
+    **dict.fromkeys(("--rpc", "--tensor-split", "-ts", "--split-mode", "-sm"), _RANKS),
+    **dict.fromkeys(
+        ("--spec-type", "--spec-draft-n-max", "--spec-draft-model", "-md", "--spec-draft-hf", "-hfd"),
+        _SPECULATION,
+    ),
+}
+"""The same of llama.cpp, whose parser takes flags as they are written: none is the beginning of another (common/arg.cpp)."""
+
 VARIABLES: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("LLAMA_API_KEY", "LLAMA_ARG_API_KEY_FILE"), _SECRET),
+    **dict.fromkeys(("LLAMA_ARG_HOST", "LLAMA_ARG_PORT"), _ADDRESS),
+    **dict.fromkeys(("LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_PARALLEL"), _SIZES),
     **dict.fromkeys(("VLLM_API_KEY", "SPARKFLEET_ENGINE_TOKEN", "SPARKFLEET_METRICS_TOKEN"), _SECRET),
     "VLLM_MEDIA_URL_ALLOW_REDIRECTS": _MEDIA,
     **dict.fromkeys(("VLLM_HOST_IP", "SGLANG_HOST_IP", "HOST_IP", "MASTER_ADDR", "MASTER_PORT"), _EACH_RANK),
@@ -89,8 +131,16 @@ VARIABLES: Mapping[str, tuple[str, str]] = {
 """The same of environment variables. What is alike on every rank (NCCL_DEBUG, NCCL_IB_DISABLE) is a deployment's to set."""
 
 
-def given(flags: Mapping[str, str], env: Mapping[str, str]) -> Iterator[ReservedFlag]:
-    """Arguments that a deployment sets and sparkfleet manages, without their values; flags for a single copy are ignored."""
+def given(
+    flags: Mapping[str, str], env: Mapping[str, str], *, llama_cpp: bool = False
+) -> Iterator[ReservedFlag]:
+    """Arguments that a deployment sets and sparkfleet manages, without their values; flags for a single copy are ignored.
+
+    Args:
+        flags: values by flag.
+        env: the deployment's variables.
+        llama_cpp: the arguments are llama.cpp's, some of whose short flags are beginnings of others' (`-ngl`, `-np`).
+    """
     for name in env:
         if name in VARIABLES:
             reason, remedy = VARIABLES[name]
@@ -98,6 +148,16 @@ def given(flags: Mapping[str, str], env: Mapping[str, str]) -> Iterator[Reserved
                 f"{name} is managed by sparkfleet and cannot be set in a deployment: {reason}",
                 remedy.format(name),
             )
+    if llama_cpp:
+        yield from (
+            ReservedFlag(
+                f"{flag} is managed by sparkfleet and cannot be set in a deployment: {LLAMA_CPP[flag][0]}",
+                LLAMA_CPP[flag][1].format(flag),
+            )
+            for flag in flags
+            if flag in LLAMA_CPP
+        )
+        return
     for flag, value in flags.items():
         whole = _meant(flag)
         if whole is None or (flag == whole and value == "1" and OURS[flag] is _REPLICAS):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparkfleet.knowledge.models.gguf_formats import gguf_name
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT
 from sparkfleet.planner.engine_args.engine_args import (
@@ -22,7 +23,9 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_BYTES,
     KV_FLAG,
     KV_TOKENS,
+    KV_TYPE_FLAGS,
     MEMORY_FLAGS,
+    UBATCH,
     WHOLE,
     count_given,
     sglang_chunk,
@@ -57,6 +60,9 @@ _WORDS = {
     BATCHED: "prefill {} tokens at a time",
     CHUNKED: "prefill {} tokens at a time",
     "--max-num-tokens": "prefill {} tokens at a time",
+    **dict.fromkeys(UBATCH, "prefill {} tokens at a time"),
+    **dict.fromkeys(KV_TYPE_FLAGS[0], "cached keys in {}"),
+    **dict.fromkeys(KV_TYPE_FLAGS[1], "cached values in {}"),
 }
 _FIELD_WORDS = {
     "context": "context {}",
@@ -79,7 +85,8 @@ _READERS = {
 def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
     """The variant with the values of its arguments in its fields; and contradictions between the two."""
     flags = parse_flags(variant.engine_args)
-    wrong = [*given(flags, variant.env), *_bad_shares(flags), *_bad_counts(flags)]
+    llama_cpp = is_for_llama_cpp(variant)
+    wrong = [*given(flags, variant.env, llama_cpp=llama_cpp), *_bad_shares(flags), *_bad_counts(flags)]
     wrong += [*_own_speculation(variant, flags), *_ignored(flags)]
     wrong += [ReservedFlag(risk.reason, risk.remedy) for risk in code_risks(variant)]
     fields: dict[str, object] = {}
@@ -103,6 +110,12 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
         fields["speculation"] = SpeculationChoice(method="none")
     taken = variant.model_copy(update=fields) if fields else variant
     return taken, (*wrong, *_short_chunks(taken, flags))
+
+
+def is_for_llama_cpp(variant: Variant) -> bool:
+    """True if a variant's arguments are llama.cpp's: it sets that engine, or names a GGUF and no engine."""
+    named = gguf_name(variant.model) is not None or variant.model.lower().endswith(".gguf")
+    return variant.engine == "llama.cpp" or (variant.engine == "auto" and named)
 
 
 def requests_given(args: tuple[str, ...]) -> int | None:

@@ -26,6 +26,7 @@ from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Why
 from sparkfleet.specs.deployment import EngineName, Method, Variant
+from sparkfleet.specs.model_name import base_name
 from sparkfleet.specs.remote_code import is_pinned
 
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -46,10 +47,20 @@ DEFAULT_TOKENS: Mapping[str, int] = {
 }
 """Draft tokens per step if neither the deployment, nor publications, nor the drafter's block give a number. Blocks of the
 published DFlash2 and DSpark drafters have 8 tokens with the one before them, and 7 (z-lab, RadixArk; SGLang's default)."""
-ALIKE = {"vllm": {"nextn": "mtp"}, "sglang": {"mtp": "nextn"}, "trtllm": {"nextn": "mtp"}}
+ALIKE = {
+    "vllm": {"nextn": "mtp"},
+    "sglang": {"mtp": "nextn"},
+    "trtllm": {"nextn": "mtp"},
+    "llama.cpp": {"nextn": "mtp"},
+}
 """The same head by another engine's name: the planner tries it under the engine's own."""
-HEADS = {"vllm": "mtp", "sglang": "nextn"}
+HEADS = {"vllm": "mtp", "sglang": "nextn", "llama.cpp": "mtp"}
 """The method that needs no published evidence if the checkpoint has a head, by engine."""
+
+WITHOUT_NGRAM = ("trtllm", "llama.cpp")
+"""Engines with which NGRAM is not tried unless somebody published it, or on which sparkfleet does not start it."""
+NOT_STARTED = {"llama.cpp": "sparkfleet does not start it with llama.cpp yet"}
+"""Reason for every method that is missing in `method_support.yaml` although the engine may have it, by engine."""
 
 
 class Exclusion(NamedTuple):
@@ -89,7 +100,7 @@ def drafting_for(
         concurrency: requests at once that a depth is chosen for if a deployment pins the method alone.
     """
     wanted = variant.speculation
-    known = _speculators(variant.model.partition("@")[0], engine)
+    known = _speculators(base_name(variant.model), engine)
     if wanted.method != "auto":
         tried = _pinned(variant, drafts, engine, known, concurrency)
     else:
@@ -169,7 +180,7 @@ def _general(checkpoint: Checkpoint, engine: EngineName, have: set[Method]) -> I
     method = HEADS.get(engine)
     if _heads(checkpoint) and method and method not in have:
         yield from _spelled(Speculation.model_validate({"method": method, "tokens": HEAD_TOKENS}), engine)
-    if engine != "trtllm" and "ngram" not in have:
+    if engine not in WITHOUT_NGRAM and "ngram" not in have:
         yield Speculation(method="ngram", tokens=NGRAM_TOKENS)
 
 
@@ -281,7 +292,7 @@ def head_was_run(checkpoint: Checkpoint) -> bool:
     """True if MTP was published for the model in any format, and its weights were not read."""
     if checkpoint.weights_known or _has_dspark(checkpoint):
         return False
-    model = checkpoint.id.partition("@")[0]
+    model = base_name(checkpoint.id)
     known = [one.head for one in speculators_of(model) if one.method in ("mtp", "nextn")]
     if known:
         return "checkpoint" in known
@@ -324,9 +335,9 @@ def _untried(variant: Variant, drafts: Drafts, engine: EngineName, method: Metho
         return Exclusion(method, _no_such(engine, ALIKE[engine].get(method)))
     if other := ALIKE.get(engine, {}).get(method):
         return Exclusion(method, f"{ENGINE_LABELS[engine]} has it as {other.upper()}")
-    model = variant.model.partition("@")[0]
+    model = base_name(variant.model)
     elsewhere = [one for one in speculators_of(model) if one.method == method]
-    if elsewhere:
+    if elsewhere and drafts.checkpoint.gguf is None:  # a GGUF has the heads that its maker put into the file
         engines = " and ".join(ENGINE_LABELS[name] for name in elsewhere[0].engines)
         return Exclusion(
             method, f"published for this model with {engines} only; to try it: `speculation: {method}`"
@@ -346,5 +357,7 @@ def _unmeasured(one: Speculator) -> str:
 
 
 def _no_such(engine: EngineName, other: str | None = None) -> str:
+    if engine in NOT_STARTED and not other:
+        return NOT_STARTED[engine]
     has = f"; it has {other.upper()}" if other else ""
     return f"{ENGINE_LABELS[engine]} has no such method{has}"

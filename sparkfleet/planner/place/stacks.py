@@ -133,6 +133,8 @@ def _engine_in_name(image: str) -> EngineName | None:
         "sglang": "sglang",
         "tensorrt": "trtllm",
         "trtllm": "trtllm",
+        "llama.cpp": "llama.cpp",
+        "llamacpp": "llama.cpp",
     }
     found = {engine for word, engine in words.items() if word in image.lower()}
     return found.pop() if len(found) == 1 else None
@@ -260,6 +262,8 @@ def splits_for(variant: Variant, predictor: Predictor, ranks: int) -> tuple[Spli
 
 def _splits(variant: Variant, predictor: Predictor, ranks: int) -> Iterator[Split]:
     checkpoint = predictor.checkpoint
+    if checkpoint.gguf is not None and ranks > 1:
+        return
     layers = sum(group.layers for group in checkpoint.layers)
     for pp in (1, 2, 3, 4, 8):
         if ranks % pp == 0 and pp <= layers:

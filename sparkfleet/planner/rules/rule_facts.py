@@ -22,10 +22,11 @@ from sparkfleet.planner.engine_args.engine_args import (
     KV_FLAG,
     KV_TOKENS,
     MEMORY_FLAGS,
-    READ_FILES,
+    UBATCH,
+    kv_type_given,
 )
 from sparkfleet.planner.rules.group_splits import divides_expert_groups, divides_groups, divides_widths
-from sparkfleet.planner.types.plan import Candidate, GroupShape
+from sparkfleet.planner.types.plan import READ_FILES, Candidate, GroupShape
 
 _GDN_MODELS = ("qwen3_next", "qwen3_5", "qwen4")
 """Starts of the `model_type` of Gated DeltaNet hybrids (Qwen3-Next, Qwen3.5, 3.6 and 3.8)."""
@@ -61,8 +62,14 @@ _FLAG_FACTS: Mapping[str, Mapping[str, str]] = {
         CHUNKED: "batch_tokens",
         MEMORY_FLAGS["sglang"]: "memory_fraction",
     },
+    "llama.cpp": {
+        "--load-mode": "load_format",
+        "-lm": "load_format",
+        **dict.fromkeys(UBATCH, "batch_tokens"),
+    },
 }
-"""Flags and the facts that they set (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23)."""
+"""Flags and the facts that they set (`vllm serve` 0.19 to 0.32, `sglang.launch_server` 0.5.12 to 0.5.23, `llama-server`
+b11434)."""
 
 _CHOSEN = ("attention_backend", "moe_backend", "linear_backend", "gdn_backend", "kv_dtype", "load_format")
 """Facts that are "auto" if no flag sets them."""
@@ -123,6 +130,8 @@ def _from_flags(candidate: Candidate) -> dict[str, object]:
     found |= {fact: _number(text) if FACTS[fact] is FactKind.NUMBER else text for fact, text in given.items()}
     if "memory_fraction" in given:
         found["memory_fraction_set"] = True
+    if candidate.engine == "llama.cpp" and (kept := kv_type_given(candidate.engine_args, candidate.engine)):
+        found["kv_dtype"] = kept
     if any(flag in flags for flag in _POOL_FLAGS.get(candidate.engine, ())):
         found["kv_pinned"] = True
     found["cuda_graphs"] = EAGER_FLAGS[candidate.engine] not in flags
@@ -220,6 +229,9 @@ def _declared_method(checkpoint: Checkpoint) -> str:
 def checkpoint_quant(checkpoint: Checkpoint) -> str:
     """Format of most of a checkpoint's quantised weights, as rules name it (as images do: `quant_of` of sizing.py)."""
     quantization = checkpoint.quantization
+    if checkpoint.gguf is not None:
+        tag = checkpoint.gguf.tag.lower()
+        return tag if tag == "gguf" else f"gguf-{tag}"
     if quantization is None:
         # Weights of 32 bits are loaded in 16 (`Portion.loaded_bytes`).
         return "fp16" if checkpoint.dtype == "float16" else "bf16"

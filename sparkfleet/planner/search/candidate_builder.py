@@ -49,6 +49,7 @@ def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
         engine_args=merge_flags(variant.engine_args, tables.args if tables else ())[0],
         env=tuple(sorted({**dict(tables.env if tables else ()), **variant.env}.items())),
         media_domains=variant.media_domains,
+        gguf=case.predictor.checkpoint.gguf,
         trust_remote_code=variant.trust_remote_code,
     )
     # Tables that stay on the disk are mapped.

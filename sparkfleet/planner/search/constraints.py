@@ -8,6 +8,7 @@ from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Fleet
+from sparkfleet.planner.place.weight_containers import ONE_NODE
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import Deployment, Parallel, Variant
 
@@ -58,6 +59,8 @@ def unwanted(case: VariantCase) -> Rejection | None:
 def impossible_split(wanted: Parallel, checkpoint: Checkpoint) -> str:
     """Reason why no fleet can split a model as a deployment asks; "" if one may."""
     ranks, layers = (wanted.tp or 1) * (wanted.pp or 1), sum(group.layers for group in checkpoint.layers)
+    if checkpoint.gguf is not None and (ranks > 1 or (wanted.ep or 1) > 1):
+        return ONE_NODE
     if ranks not in GROUP_SIZES:
         sizes = f"{', '.join(map(str, GROUP_SIZES[:-1]))} or {GROUP_SIZES[-1]}"
         return f"TP times PP is {ranks}; a group has {sizes} nodes"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.engines.engine_flags import flag_faults
 from sparkfleet.knowledge.engines.images import images_of
@@ -16,7 +17,9 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.rules.rule_facts import checkpoint_quant
 from sparkfleet.planner.search.constraints import open_ring, wanted
+from sparkfleet.planner.search.cpu_gguf import for_llama_cpp, gguf_memory, gguf_misfit
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
 from sparkfleet.specs.deployment import Deployment, EngineName, Method, Variant
@@ -84,6 +87,7 @@ def embedded_groups(
     ledger: MemoryLedger,
     *,
     runs_on: Sequence[tuple[str, ...]] = (),
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[list[GroupPlan], list[Rejection]]:
     """A group per replica, and why other nodes are not used. Places them on the ledger.
 
@@ -94,11 +98,15 @@ def embedded_groups(
         fleet: the nodes.
         ledger: what is left of their memory.
         runs_on: nodes of its groups that run now, which stay there if they can.
+        checkpoint: facts of a directory's weights; None for an embedded model.
     """
+    variant = for_llama_cpp(variant, checkpoint)
+    if reason := gguf_misfit(variant, checkpoint):
+        return [], [wanted(variant.model.rpartition("/")[2], reason)]
     able: list[NodeFacts] = []
     rejected: list[Rejection] = []
     for node in fleet.nodes:
-        refusal = _refusal(variant, node, ledger)
+        refusal = _refusal(variant, node, ledger, checkpoint)
         if refusal is None:
             able.append(node)
         else:
@@ -106,14 +114,17 @@ def embedded_groups(
     groups: list[GroupPlan] = []
     for replica in range(variant.replicas or 1):
         prefer = runs_on[replica] if replica < len(runs_on) else ()
-        rungs = _rungs(variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger, prefer)
+        rungs = _rungs(
+            variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger, prefer, checkpoint=checkpoint
+        )
         if not rungs:
             for group in groups:
                 choice = group.choice
                 ledger.take_back(
                     name, choice.candidate.shape.nodes, choice.prediction.memory_bytes_per_rank.mid
                 )
-            return [], [*rejected, *_no_site(variant, fleet, able, len(groups))]
+            need = _memory(variant, None, checkpoint)
+            return [], [*rejected, *_no_site(variant, fleet, able, len(groups), need)]
         chosen = rungs[0]
         ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)
         groups.append(GroupPlan(ladder=tuple(rungs), variant=number))
@@ -172,7 +183,9 @@ def _flag_fault(variant: Variant, fleet: Fleet) -> str:
     return next((one.words(engine, version) for one in faults if one.certain), "")
 
 
-def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejection | None:
+def _refusal(
+    variant: Variant, node: NodeFacts, ledger: MemoryLedger, checkpoint: Checkpoint | None
+) -> Rejection | None:
     """Reason why `variant` cannot run on `node`, or None. Checked in the order in which a person would look."""
     if variant.nodes and node.name not in variant.nodes:
         return _no(variant, node, "not among the nodes that the deployment names", "wanted")
@@ -185,12 +198,14 @@ def _refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejecti
             node,
             f"{variant.model} is not on this node, and nodes without a GPU download no weights",
         )
-    if variant.engine not in ("auto", *ENGINES):
+    if variant.engine not in ("auto", *ENGINES, "llama.cpp"):
         return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
-    return _stack_refusal(variant, node, ledger)
+    return _stack_refusal(variant, node, ledger, checkpoint)
 
 
-def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> Rejection | None:
+def _stack_refusal(
+    variant: Variant, node: NodeFacts, ledger: MemoryLedger, checkpoint: Checkpoint | None
+) -> Rejection | None:
     stack = _stack(variant, (node,), node)
     if stack is None:
         return _no(variant, node, _lack(variant, node))
@@ -201,7 +216,7 @@ def _stack_refusal(variant: Variant, node: NodeFacts, ledger: MemoryLedger) -> R
     if variant.speculation.method in GPU_DRAFTS:
         method = variant.speculation.method.upper()
         return _no(variant, node, f"vLLM's CPU build refuses {method}: only its model runner for GPUs has it")
-    free, needed = ledger.room(node.name).at_most, _memory(stack).high
+    free, needed = ledger.room(node.name).at_most, _memory(variant, stack, checkpoint).high
     if needed > free:
         words = f"needs {gib(needed, exact=True)}; {gib(free, exact=True)} are available"
         return _no(variant, node, words, "memory")
@@ -216,13 +231,15 @@ def _lack(variant: Variant, node: NodeFacts) -> str:
         return "no image of a CPU build is known: set `image`, or leave out `runtime: container`"
     wanted = "vllm" if variant.engine == "auto" else variant.engine
     version = node.engines[wanted].version if wanted in node.engines else ""
+    if wanted == "llama.cpp":
+        return "llama.cpp is not installed: sparkfleet looks for `llama-server` beside the environment's interpreter"
     if version:
         return f"{wanted} {version} needs a GPU, and this node has none"
     remedy = '; `pip install "sparkfleet[local]"` brings it' if wanted == "vllm" else ""
     return f"{_LABELS[wanted]} is not installed{remedy}"
 
 
-_LABELS = {"vllm": "vLLM", "sglang": "SGLang"}
+_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "llama.cpp": "llama.cpp"}
 
 
 class _Stack(NamedTuple):
@@ -245,7 +262,7 @@ def _installed(variant: Variant, nodes: Sequence[NodeFacts]) -> Iterator[_Stack]
     for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
         for node in nodes:
             home = node.engines.get(engine)
-            if home is not None and "cpu" in home.version:
+            if home is not None and ("cpu" in home.version or engine == "llama.cpp"):
                 yield _Stack(engine, home.version, home.python)
 
 
@@ -253,6 +270,8 @@ def _in_image(variant: Variant, nodes: Sequence[NodeFacts]) -> _Stack | None:
     """Device of an image. Every known image is built for GPUs."""
     if variant.image is None or images_of(variant.image):
         return None
+    if variant.engine == "llama.cpp":
+        return _Stack("llama.cpp", "", image=variant.image)
     named = next((engine for engine in ENGINES if engine in variant.image.lower()), ENGINES[0])
     engine = named if variant.engine == "auto" else variant.engine
     installed = _installed(variant.model_copy(update={"engine": engine}), nodes)
@@ -260,26 +279,42 @@ def _in_image(variant: Variant, nodes: Sequence[NodeFacts]) -> _Stack | None:
     return _Stack(engine, version, image=variant.image)
 
 
-def _memory(stack: _Stack) -> Band:
-    """Memory of one rank."""
+def _memory(variant: Variant, stack: _Stack | None, checkpoint: Checkpoint | None) -> Band:
+    """Memory of one rank; None: of an engine that is not chosen yet."""
+    if checkpoint is not None and checkpoint.gguf is not None:
+        sizes = (variant.context or DEFAULT_CONTEXT, variant.concurrency or DEFAULT_CONCURRENCY)
+        return gguf_memory(checkpoint, *sizes, _speculation(variant).tokens)
+    if stack is None:
+        return MEMORY
     return SGLANG_MEMORY if stack.engine == "sglang" else MEMORY
 
 
-def _rungs(variant: Variant, fleet: Fleet, ledger: MemoryLedger, prefer: Sequence[str] = ()) -> list[Rung]:
+def _rungs(
+    variant: Variant,
+    fleet: Fleet,
+    ledger: MemoryLedger,
+    prefer: Sequence[str] = (),
+    *,
+    checkpoint: Checkpoint | None = None,
+) -> list[Rung]:
     """Places for one more group, `prefer` first. Of single nodes any will do, in the order of the inventory."""
     ranks = _shape(variant, ()).ranks
     stacks = {node.name: found for node in fleet.nodes if (found := _stack(variant, fleet.nodes, node))}
     if ranks == 1:
-        free = [name for name, stack in stacks.items() if ledger.room(name).at_most >= _memory(stack).high]
+        free = [
+            name
+            for name, stack in stacks.items()
+            if ledger.room(name).at_most >= _memory(variant, stack, checkpoint).high
+        ]
         free.sort(
             key=lambda name: (name not in prefer, len(ledger.beside((name,))))
         )  # replicas on different nodes
-        return [_rung(variant, (name,), stacks[name]) for name in free]
+        return [_rung(variant, (name,), stacks[name], checkpoint) for name in free]
     rungs = [
-        _rung(variant, nodes, stack)
+        _rung(variant, nodes, stack, checkpoint)
         for stack in dict.fromkeys(stacks.values())  # all ranks get the same command: one engine, at one path
         for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
-        if (nodes := ledger.place(pool, _memory(stack), prefer)) is not None
+        if (nodes := ledger.place(pool, _memory(variant, stack, checkpoint), prefer)) is not None
     ]
     return sorted(rungs, key=lambda rung: rung.candidate.shape.nodes != tuple(prefer))
 
@@ -291,14 +326,16 @@ def _shape(variant: Variant, nodes: tuple[str, ...]) -> GroupShape:
     return GroupShape(nodes=nodes, tp=wanted.tp or wanted.ep or 1, pp=wanted.pp or 1, ep=wanted.ep or 1)
 
 
-def _no_site(variant: Variant, fleet: Fleet, able: Sequence[NodeFacts], placed: int) -> list[Rejection]:
+def _no_site(
+    variant: Variant, fleet: Fleet, able: Sequence[NodeFacts], placed: int, need: Band
+) -> list[Rejection]:
     """Reason for having no place for one more group."""
     shape = _shape(variant, ())
     if not able:
         return []
     if shape.ranks == 1:
         count = variant.replicas or 1
-        reason = f"memory has room for {placed} of {count} replicas; {gib(MEMORY.high, exact=True)} are reserved for each"
+        reason = f"memory has room for {placed} of {count} replicas; {gib(need.high, exact=True)} are reserved for each"
         return [Rejection(what=f"replicas: {count}", reason=reason, why="memory")]
     if fleet.open_rings(shape.ranks, [node.name for node in able]):
         return [open_ring(shape.ranks)]
@@ -311,7 +348,8 @@ def _no(variant: Variant, node: NodeFacts, reason: str, why: Why = "engine") -> 
     return Rejection(what=f"{node.name} · TP={_shape(variant, ()).tp}", reason=reason, why=why)
 
 
-def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
+def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack, checkpoint: Checkpoint | None) -> Rung:
+    files = checkpoint.gguf if checkpoint is not None else None
     candidate = Candidate(
         model=variant.model,
         shape=_shape(variant, nodes),
@@ -324,8 +362,10 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
         context=variant.context or DEFAULT_CONTEXT,
         concurrency=variant.concurrency or DEFAULT_CONCURRENCY,
         device="cpu",
-        dtype="float32",
-        kv_cache_bytes=KV_BYTES,
+        dtype="float32" if files is None else "auto",
+        quant="" if checkpoint is None or files is None else checkpoint_quant(checkpoint),
+        kv_cache_bytes=KV_BYTES if files is None else None,
+        gguf=files,
         engine_args=variant.engine_args,
         env=tuple(sorted(variant.env.items())),
         trust_remote_code=variant.trust_remote_code,
@@ -333,7 +373,7 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack) -> Rung:
     ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, set in the deployment"
     return Rung(
         candidate=candidate,
-        prediction=Prediction(memory_bytes_per_rank=_memory(stack)),
+        prediction=Prediction(memory_bytes_per_rank=_memory(variant, stack, checkpoint)),
         reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
         notes=(f"unknown image: assumed to contain {candidate.stack}",) if stack.image else (),
     )

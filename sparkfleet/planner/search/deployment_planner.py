@@ -92,7 +92,13 @@ def _serve_on_cpu(
         return ServedVariant([], [misfit])
     each = _with_share(spec, number, variant, planning)
     groups, rejected = cpu_models.embedded_groups(
-        spec.name, number, each, planning.fleet, ledger, runs_on=planning.nodes_of(spec.name, number)
+        spec.name,
+        number,
+        each,
+        planning.fleet,
+        ledger,
+        runs_on=planning.nodes_of(spec.name, number),
+        checkpoint=planning.checkpoints.get(variant.model),
     )
     if each.concurrency is not None:
         whole = {"shared_concurrency": shared(variant.concurrency, each.concurrency)}

@@ -18,7 +18,8 @@ from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.flag_engines import foreign
 from sparkfleet.planner.place.drafting import METHODS, Drafts, SpeculationOptions, drafting_for
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass
-from sparkfleet.planner.place.stacks import ENGINES, Stack, in_order, splits_for, stacks_for, unable
+from sparkfleet.planner.place.stacks import Stack, in_order, splits_for, stacks_for, unable
+from sparkfleet.planner.place.weight_containers import engines_for, other_engines, wrong_container
 from sparkfleet.planner.search.constraints import impossible_split, open_ring
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
@@ -34,7 +35,7 @@ class ProposalEnumerator:
         self._ledger = ledger
         self.rejected: list[Rejection] = []
         """Excluded options, in the order of discovery; the ladder appends to it."""
-        self.account = MethodAccount()
+        self.account = MethodAccount(engines_for(case.predictor.checkpoint))
         """The result of every method on every engine."""
         self._drafting: dict[tuple[EngineName, int], SpeculationOptions] = {}
         self.stacks: dict[EngineName, tuple[Stack, ...]] = {}
@@ -145,7 +146,14 @@ class ProposalEnumerator:
     def _engines(self) -> tuple[EngineName, ...]:
         variant, quant = self._case.variant, quant_of(self._case)
         nodes = [n for n in self._case.fleet.nodes if not variant.nodes or n.name in variant.nodes]
-        for engine in ENGINES if variant.engine == "auto" else (variant.engine,):
+        checkpoint = self._case.predictor.checkpoint
+        able = engines_for(checkpoint)
+        if variant.engine != "auto" and (wrong := wrong_container(checkpoint, variant.engine)):
+            self.rejected.append(wrong)
+            return ()
+        if variant.engine == "auto" and (others := other_engines(checkpoint)):
+            self.rejected.append(others)
+        for engine in able if variant.engine == "auto" else (variant.engine,):
             found = stacks_for(variant, engine, quant, nodes)
             self.rejected += found.rejected
             if found.options:
@@ -157,20 +165,20 @@ class ProposalEnumerator:
         self._leave_out(variant)
         if not self.stacks:
             self.rejected.append(_no_engine(variant, quant))
-        self._keep_to_arguments(variant)
+        self._keep_to_arguments(variant, alone=len(able) == 1)
         return tuple(self.stacks)
 
     def _leave_out(self, variant: Variant) -> None:
         """Excludes the engines that the deployment does not name."""
         if variant.engine != "auto":
             fate = Fate(Stage.ENGINE, f"the deployment sets `engine: {variant.engine}`", "engine")
-            for engine in ENGINES:
+            for engine in engines_for(self._case.predictor.checkpoint):
                 if engine != variant.engine:
                     self.account.note(engine, METHODS, fate)
 
-    def _keep_to_arguments(self, variant: Variant) -> None:
+    def _keep_to_arguments(self, variant: Variant, *, alone: bool) -> None:
         """Arguments are one engine's: the others are out, from the first rung to the last."""
-        alone = variant.engine != "auto" or variant.image is not None
+        alone = alone or variant.engine != "auto" or variant.image is not None
         for engine, stacks in tuple(self.stacks.items()):
             newer = all(may_have_others(engine, stack.version) for stack in stacks)
             reason = foreign(variant.engine_args, engine, alone=alone, newer=newer)

@@ -26,8 +26,8 @@ from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.capacity.weight_reading import chooses_reading
 from sparkfleet.planner.engine_args.engine_args import (
     EAGER_FLAGS,
-    KV_FLAG,
     chunk_given,
+    kv_type_given,
     share_given,
 )
 from sparkfleet.planner.engine_args.user_overrides import in_words
@@ -51,6 +51,9 @@ from sparkfleet.planner.search.objective import (
 )
 from sparkfleet.planner.types.plan import Candidate, PublishedRuns, Rejection, Rung
 
+CHUNK_PASSED = ("vllm", "llama.cpp")
+"""Engines that get the tokens of a prefill step in any case: vLLM's default depends on the release, llama.cpp's passes are a
+quarter of its batch."""
 STACKS_TRIED = 6
 """Images that are tried per proposal, best evidence first."""
 RULE_ROUNDS = 4
@@ -251,7 +254,7 @@ def _limited(
         eager=EAGER_FLAGS[candidate.engine] in flags and bool(EAGER_FLAGS[candidate.engine]),
         marlin=flags.get("--moe-backend") == "marlin" or flags.get("--linear-backend") == "marlin",
         batch_tokens=given or min(settings.batch_tokens, limits.batch_tokens or settings.batch_tokens),
-        kv_dtype=flags.get(KV_FLAG, sized.kv_dtype),
+        kv_dtype=kv_type_given(candidate.engine_args, candidate.engine) or sized.kv_dtype,
     )
     k = candidate.speculation.tokens
     if limits.speculation_tokens is not None and k > limits.speculation_tokens:
@@ -287,7 +290,7 @@ def _batch_tokens(
     stacked: StackedProposal, settings: EngineSettings, context: int, concurrency: int
 ) -> int | None:
     """Tokens of a prefill step to pass to the engine; None if they are its default on any Spark."""
-    if settings.engine != "vllm" and settings.batch_tokens == own_chunk(settings.engine):
+    if settings.engine not in CHUNK_PASSED and settings.batch_tokens == own_chunk(settings.engine):
         return None
     return stacked.case.predictor.step(stacked.proposal.split, settings, context, concurrency)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -34,9 +34,14 @@ class Fate(NamedTuple):
 
 
 class MethodAccount:
-    """Reasons by engine and method."""
+    """Reasons by engine and method.
 
-    def __init__(self) -> None:
+    Args:
+        engines: those that are accounted for, in this order.
+    """
+
+    def __init__(self, engines: Sequence[EngineName] = ENGINES) -> None:
+        self._engines = engines
         self._fates: dict[tuple[EngineName, Method], Fate] = {}
 
     def note(self, engine: EngineName, methods: Iterable[Method], fate: Fate) -> None:
@@ -61,7 +66,7 @@ class MethodAccount:
         """
         accounted = {(one.engine, method) for one in rejected for method in one.methods}
         accounted |= set(taken)
-        for engine in ENGINES:
+        for engine in self._engines:
             together: dict[tuple[str, Why], list[Method]] = {}
             for method in METHODS:
                 if (engine, method) not in accounted:

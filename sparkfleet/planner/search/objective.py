@@ -19,6 +19,7 @@ from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, EngineSettings
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
+from sparkfleet.specs.model_name import base_name
 
 DEMOTION = 0.75
 """Discount of a candidate that a report calls slow without a number. Affects the ranking, not the predictions."""
@@ -172,7 +173,7 @@ def evidence_of(case: VariantCase, proposal: Proposal) -> Evidence:
     """Published runs that speak for a proposal."""
     method = SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
     split = proposal.split
-    predictor, model = case.predictor, plain(case.variant.model.partition("@")[0])
+    predictor, model = case.predictor, plain(base_name(case.variant.model))
     found = evidence().of(
         RunKey(model, predictor.shape.family, proposal.engine, method, predictor.format, split.ranks)
     )
@@ -187,7 +188,7 @@ def evidence_of(case: VariantCase, proposal: Proposal) -> Evidence:
 
 
 def _drafting(case: VariantCase, proposal: Proposal, requests: int) -> PublishedDrafting:
-    speculation, model = proposal.speculation, case.variant.model.partition("@")[0]
+    speculation, model = proposal.speculation, base_name(case.variant.model)
     if proposal.engine == "custom":
         return NOT_PUBLISHED
     return drafting_published(

@@ -171,6 +171,10 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
 
 
 def _smaller(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+    if (
+        case.predictor.checkpoint.gguf is not None
+    ):  # its other quantisations are other files, whose sizes are not known here
+        return
     for quant in SMALLER:
         if quant == quant_of(case):  # parts that its maker left wider would have to be quantised, too
             continue

@@ -15,6 +15,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, ConfigDict, Field
 
+from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.knowledge.engines import engine_flags
 from sparkfleet.perf.prediction import Prediction, Speculation, Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
@@ -56,6 +57,9 @@ class GroupShape(Value):
         return f"{self.nodes[0]}+…+{self.nodes[-1]} ({len(self.nodes)} nodes)"
 
 
+READ_FILES = "--safetensors-load-strategy=eager"
+"""vLLM then reads whole files of weights instead of mapping them (model_executor/model_loader/weight_utils.py)."""
+
 ENGINE_LABELS = {**engine_flags.ENGINE_LABELS, "custom": "custom"}
 
 
@@ -95,6 +99,8 @@ class Candidate(Value):
     env: tuple[tuple[str, str], ...] = ()
     media_domains: tuple[str, ...] = ()
     """Hosts from which the engine may fetch images, video and sound; (): none."""
+    gguf: GgufFiles | None = None
+    """For engine `llama.cpp`: the checkpoint's files."""
     mmap: bool = True
     """False: the engine reads its weight files as a whole instead of mapping them."""
     trust_remote_code: bool = False

@@ -14,10 +14,13 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from sparkfleet.checkpoints.gguf.gguf_files import choose_file
 from sparkfleet.checkpoints.io.safe_io import shown
 from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.specs.gguf_names import SUFFIX
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.errors import StagingError
+from sparkfleet.staging.file_selection import BESIDE_GGUF
 from sparkfleet.staging.manifest import MAX_FILES, File, Kind, Manifest, by_path
 from sparkfleet.staging.storage_layout import PART, READ_BYTES, directory_of, images_directory, note_directory
 from sparkfleet.values import Value
@@ -27,7 +30,7 @@ THREADS = 4
 
 
 class SealRequest(Value):
-    """A directory by its name."""
+    """A directory by its name, or a GGUF file: of its directory the files of this model alone are hashed."""
 
     kind: Kind
     name: str
@@ -46,6 +49,10 @@ def work(request: SealRequest, reporter: LineReporter) -> Manifest:
     if not directory.is_dir():
         raise StagingError(f"{directory} is not a directory on this node.")
     files = {path.relative_to(directory).as_posix(): path for path in _regular(directory)}
+    if request.name.endswith(SUFFIX) and Path(request.name).name in files:
+        beside = [name for name in files if "/" not in name]
+        chosen = choose_file(Path(request.name).name, beside, request.name)[1]
+        files = {name: path for name, path in files.items() if name in {*chosen, *BESIDE_GGUF}}
     notes = (
         images_directory(request.cache).with_name("digests")
         / hashlib.sha256(str(directory).encode()).hexdigest()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from sparkfleet.specs.model_name import model_name
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, STREAMS, Arrival, Arrived
 from sparkfleet.staging.connection_variables import check_connection_variables
@@ -26,7 +27,7 @@ class PullRequest(Value):
     """Pull request: model, revision and files.
 
     Attributes:
-        name: Hub id.
+        name: Hub id, with the tag of a GGUF model.
         revision: branch, tag or commit.
         manifest: its files, if they are known; None: the list is read from the Hub, and nothing is downloaded.
         cache: the Hub's cache on the node; "": the one of its user.
@@ -51,9 +52,10 @@ def work(request: PullRequest, reporter: LineReporter) -> Value:
     check_connection_variables()  # before the import, in which huggingface_hub reads some of them
     from sparkfleet.staging.hub import Hub  # a slow import, for this program only: the CLI has the request
 
-    hub = Hub(request.name, endpoint=request.endpoint, token=request.token, note=reporter.note)
+    name = model_name(request.name)
+    hub = Hub(name.base, endpoint=request.endpoint, token=request.token, note=reporter.note)
     if request.manifest is None:
-        return hub.manifest(request.revision)
+        return hub.manifest(request.revision, name.tag)
     return asyncio.run(_download(hub, request, request.manifest, reporter))
 
 

@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from sparkfleet.checkpoints.io.hub_cache import tagged_reference
 from sparkfleet.specs.fields import quote
+from sparkfleet.specs.model_name import ModelName, model_name
 from sparkfleet.staging.agent.protocol import LineReporter, program
-from sparkfleet.staging.agent.scan import references
+from sparkfleet.staging.agent.scan import models_in, references, version_of
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.locks import try_lock
 from sparkfleet.staging.manifest import COMMIT, Kind, Manifest, StagingItem
@@ -22,7 +24,8 @@ from sparkfleet.values import Value
 
 
 class RemoveRequest(Value):
-    """A commit of a model of the Hub; or the name of a directory, of which only an interrupted copy is removed."""
+    """A commit of a model of the Hub, whose name has the tag of a GGUF model; or the name of a directory, of which only an
+    interrupted copy is removed."""
 
     name: str
     commit: str = ""
@@ -50,6 +53,9 @@ def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
         )
     try:
         if isinstance(place, HubPlace):
+            others = [one for one in models_in(place.root) if one != (request.commit, place.tag)]
+            if place.tag and any(commit == request.commit for commit, _ in others):
+                return Removed(freed_bytes=_remove_model(place, request, others))
             return Removed(freed_bytes=_remove(place, request.commit))
         assert isinstance(place, DirectoryPlace)
         return Removed(freed_bytes=_remove_begun(place))
@@ -57,20 +63,47 @@ def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
         os.close(lock)
 
 
+def _remove_model(place: HubPlace, request: RemoveRequest, others: Sequence[tuple[str, str]]) -> int:
+    """Remove one GGUF model of a commit that has other models: its links, but for files that another one has as well."""
+    snapshot = place.root / "snapshots" / request.commit
+    kept: set[str] = set()
+    for commit, tag in others:
+        name = ModelName(model_name(request.name).base, tag=tag).tagged
+        held = version_of(HubPlace(place.root.parent, name), name, commit)
+        if commit == request.commit and held.manifest is not None:
+            kept |= {file.path for file in held.manifest.files}
+    mine = version_of(place, request.name, request.commit).manifest
+    for reference in references(place.root, request.commit):
+        if reference.endswith(tagged_reference("", place.tag)):
+            (place.root / "refs" / reference).unlink()
+    for file in mine.files if mine is not None else ():
+        if file.path not in kept:
+            (snapshot / file.path).unlink(missing_ok=True)
+    place.record(request.commit).unlink(missing_ok=True)
+    return _drop_blobs(place, set(_shown(place.root, "")) | set(_noted(place.root, "")))
+
+
 def _remove(place: HubPlace, commit: str) -> int:
     for reference in references(place.root, commit):
         (place.root / "refs" / reference).unlink()
     kept = set(_shown(place.root, commit)) | set(_noted(place.root, commit))
+    freed = _drop_blobs(place, kept)
+    # Last: by these the next run finds what an interruption has left.
+    shutil.rmtree(place.root / "snapshots" / commit, ignore_errors=True)
+    for record in place.record(commit).parent.glob(f"{commit}*.json"):
+        record.unlink()
+    if not kept:
+        shutil.rmtree(place.root)
+    return freed
+
+
+def _drop_blobs(place: HubPlace, kept: Collection[str]) -> int:
+    """Remove the blobs that are not kept; returns their bytes."""
     freed = 0
     for blob in (place.root / "blobs").glob("*"):
         if blob.name.removesuffix(PART) not in kept:
             freed += size_of(blob) or 0
             blob.unlink()
-    # Last: by these the next run finds what an interruption has left.
-    shutil.rmtree(place.root / "snapshots" / commit, ignore_errors=True)
-    place.record(commit).unlink(missing_ok=True)
-    if not kept:
-        shutil.rmtree(place.root)
     return freed
 
 
@@ -96,7 +129,7 @@ def _shown(root: Path, commit: str) -> Iterator[str]:
 def _noted(root: Path, commit: str) -> Iterator[str]:
     """Digests of files of other commits that are, or were, staged here."""
     for record in (root / ".sparkfleet").glob("*.json"):
-        if record.stem == commit:
+        if commit and record.name.partition(".")[0] == commit:
             continue
         try:
             manifest = Manifest.model_validate_json(record.read_bytes())

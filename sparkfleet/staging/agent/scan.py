@@ -9,10 +9,14 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError
 
+from sparkfleet.checkpoints.io.hub_cache import gguf_names, tagged_reference
 from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
 from sparkfleet.errors import FactError
 from sparkfleet.runtime.files.builtin_models import builtin_directory
+from sparkfleet.specs.gguf_names import models_of
+from sparkfleet.specs.model_name import ModelName
 from sparkfleet.staging.agent.protocol import LineReporter, program
+from sparkfleet.staging.file_selection import wanted
 from sparkfleet.staging.locks import is_locked
 from sparkfleet.staging.manifest import BUILTIN, COMMIT, File, Kind, Manifest, StagingItem, by_path
 from sparkfleet.staging.storage_layout import (
@@ -116,15 +120,15 @@ def work(request: LookRequest, reporter: LineReporter) -> NodeScan:
 def _wanted(wanted: StagingItem, cache: str) -> HeldVersion:
     if wanted.kind != "hub":
         path = directory_of(wanted.kind, wanted.name, cache)
-        there = path.is_dir()
+        there = path.is_dir() and (wanted.kind != "directory" or Path(wanted.name).exists())
         return HeldVersion(
             kind=wanted.kind, name=wanted.name, complete=there, path=str(path) if there else ""
         )
     place = HubPlace(hub_directory(cache), wanted.name)
-    commit = _commit(place.root / "refs" / wanted.revision)
+    commit = _commit(place.reference(wanted.revision)) or _commit(place.root / "refs" / wanted.revision)
     if commit is None and COMMIT.fullmatch(wanted.revision):
         commit = wanted.revision
-    return _snapshot(place, wanted.name, commit) if commit else HeldVersion(kind="hub", name=wanted.name)
+    return version_of(place, wanted.name, commit) if commit else HeldVersion(kind="hub", name=wanted.name)
 
 
 def _of_manifest(manifest: Manifest, cache: str) -> HeldVersion:
@@ -140,7 +144,7 @@ def _held(place: StoragePlace, manifest: Manifest) -> HeldVersion:
         kind=manifest.kind,
         name=manifest.name,
         commit=manifest.commit,
-        revisions=references(place.root, manifest.commit) if manifest.kind == "hub" else (),
+        revisions=_revisions(place, manifest.commit),
         manifest=manifest,
         complete=published and manifest.complete(here),
         held=here,
@@ -150,23 +154,35 @@ def _held(place: StoragePlace, manifest: Manifest) -> HeldVersion:
     )
 
 
+def _revisions(place: StoragePlace, commit: str) -> tuple[str, ...]:
+    """Branches and tags that point to a commit here; of a GGUF model by its own references."""
+    if not isinstance(place, HubPlace):
+        return ()
+    names = references(place.root, commit)
+    if not place.tag:
+        return tuple(name for name in names if ":" not in name)
+    suffix = tagged_reference("", place.tag)
+    return tuple(name[: -len(suffix)] for name in names if name.endswith(suffix))
+
+
 def _pointed(place: HubPlace, manifest: Manifest) -> bool:
     """True if the snapshot has every file: otherwise it cannot be loaded."""
     snapshot = place.root / "snapshots" / manifest.commit
     return all(size_of(snapshot / file.path) == file.size for file in manifest.files)
 
 
-def _snapshot(place: HubPlace, name: str, commit: str) -> HeldVersion:
+def version_of(place: HubPlace, name: str, commit: str) -> HeldVersion:
+    """The files of a commit here: by staging's record of it, or those that another tool downloaded."""
     manifest = _noted(place, name, commit)
     if manifest is not None:
         return _held(place, manifest)
-    manifest = derived(place.root / "snapshots" / commit, name, commit)
+    manifest, is_whole = _derived_model(place, name, commit)
     if manifest is None:
         return HeldVersion(kind="hub", name=name, commit=commit)
     found, snapshot = _held(place, manifest), place.root / "snapshots" / commit
     return found.model_copy(
         update={
-            "complete": found.complete and loadable(snapshot),
+            "complete": found.complete and is_whole,
             "no_tokenizer": not any(map(_is_tokenizer, _files(snapshot))),
         }
     )
@@ -179,6 +195,20 @@ def _noted(place: HubPlace, name: str, commit: str) -> Manifest | None:
     except (OSError, ValidationError):
         return None
     return manifest if (manifest.name, manifest.commit) == (name, commit) else None
+
+
+def _derived_model(place: HubPlace, name: str, commit: str) -> tuple[Manifest | None, bool]:
+    """Files of a model in a snapshot of another tool, and True if it can be loaded; of a GGUF model its own files alone."""
+    snapshot = place.root / "snapshots" / commit
+    manifest = derived(snapshot, name, commit)
+    if manifest is None or not place.tag:
+        return manifest, manifest is not None and loadable(snapshot)
+    try:
+        paths = set(wanted([file.path for file in manifest.files], place.tag, name))
+    except FactError:  # it is not there, or not all of it
+        paths = set()
+    files = tuple(file for file in manifest.files if file.path in paths)
+    return (manifest.model_copy(update={"files": files}), True) if files else (None, False)
 
 
 def derived(snapshot: Path, name: str, commit: str) -> Manifest | None:
@@ -202,8 +232,10 @@ def derived(snapshot: Path, name: str, commit: str) -> Manifest | None:
 
 
 def loadable(snapshot: Path) -> bool:
-    """True if a snapshot without a manifest has what an engine needs: a config, and every shard of its index."""
-    if size_of(snapshot / "config.json") is None:
+    """True if a snapshot without a manifest has what an engine needs: a config and every shard of its index, or all shards
+    of its GGUF models."""
+    models = models_of(gguf_names(snapshot))
+    if size_of(snapshot / "config.json") is None and (not models or any(one.missing for one in models)):
         return False
     if any(size_of(path) is None for path in _files(snapshot)):
         return False  # a dangling link: its download was interrupted
@@ -224,12 +256,10 @@ def _is_tokenizer(path: Path) -> bool:
 
 def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
     for folder in sorted(cache.glob("models--*")) if cache.is_dir() else ():
-        name = folder.name.removeprefix("models--").replace("--", "/", 1)
-        place = HubPlace(cache, name)
-        commits = {path.name for path in (folder / "snapshots").glob("*")}
-        commits |= {path.stem for path in (folder / ".sparkfleet").glob("*.json")}
-        for commit in sorted(commit for commit in commits if COMMIT.fullmatch(commit)):
-            yield _snapshot(place, name, commit)
+        base = folder.name.removeprefix("models--").replace("--", "/", 1)
+        for commit, tag in models_in(folder):
+            name = ModelName(base, tag=tag).tagged
+            yield version_of(HubPlace(cache, name), name, commit)
     for path in _builtins(override):
         size = sum(size_of(file) or 0 for file in _files(path))
         name = BUILTIN + path.name.rpartition("-")[0]
@@ -239,6 +269,28 @@ def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
         # A complete built-in model is above, and an archive of an image that is complete is about to be loaded.
         if found.held_bytes and (manifest.kind == "directory" or not found.held):
             yield found
+
+
+def models_in(folder: Path) -> list[tuple[str, str]]:
+    """Commits in a repository's folder of the Hub's cache, each with the tags of its GGUF models; "" for other weights.
+
+    A model that staging has recorded without a tag, as the only one of its repository, has none here either.
+    """
+    found = {_recorded(path) for path in (folder / ".sparkfleet").glob("*.json")}
+    for snapshot in (folder / "snapshots").glob("*"):
+        if (snapshot.name, "") in found:
+            continue
+        models = models_of(gguf_names(snapshot))
+        found |= {(snapshot.name, one.tag) for one in models}
+        if not models or any(path.suffix in (".safetensors", ".bin") for path in _files(snapshot)):
+            found.add((snapshot.name, ""))
+    return sorted(one for one in found if COMMIT.fullmatch(one[0]))
+
+
+def _recorded(path: Path) -> tuple[str, str]:
+    """Commit and tag of a record."""
+    commit, _, tag = path.name.removesuffix(".json").partition(".")
+    return commit, tag
 
 
 def _builtins(override: str) -> Iterator[Path]:

@@ -54,7 +54,6 @@ def test_a_directory_without_a_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "means"),
     [
-        ("model-Q4_K_M.gguf", "llama.cpp"),
         ("pytorch_model.bin", "run code"),
         ("adapter_model.safetensors", "adapter"),
     ],

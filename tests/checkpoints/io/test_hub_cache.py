@@ -129,3 +129,25 @@ def test_the_directory_is_that_of_the_library(environment: dict[str, str], tmp_p
 
 def test_the_name_of_any_other_directory_is_its_path(tmp_path: Path) -> None:
     assert name_of(tmp_path) == (str(tmp_path), None)
+
+
+def test_gguf_models_of_a_repository_by_their_tags(tmp_path: Path) -> None:
+    old = cached(tmp_path, commit="1" * 40, ref=None)
+    new = cached(tmp_path, commit=COMMIT)
+    (old / "a-Q4_K_M.gguf").write_bytes(b"")
+    (new / "Q8").mkdir()
+    (new / "Q8" / "a-Q8_0.gguf").write_bytes(b"")
+    refs = tmp_path / "models--Org--Name" / "refs"
+    (refs / "main:Q4_K_M").write_text("1" * 40)
+    assert resolve("Org/Name", tag="Q4_K_M", cache=tmp_path) == old
+    assert resolve("Org/Name", tag="Q8_0", cache=tmp_path) == new
+    assert resolve("Org/Name", cache=tmp_path) == new
+    with pytest.raises(FactError, match=r"Org/Name:Q2_K .* is not in the local cache"):
+        resolve("Org/Name", tag="Q2_K", cache=tmp_path)
+    with pytest.raises(FactError, match="is not the tag of a GGUF model"):
+        resolve("Org/Name", tag="../x", cache=tmp_path)
+
+
+def test_the_directory_of_a_gguf_file(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"")
+    assert resolve(str(tmp_path / "a.gguf"), cache=tmp_path) == tmp_path

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from tiny_gguf import llama_gguf, tower_gguf
 
 
 def test_a_known_name(sparkfleet):
@@ -83,3 +84,20 @@ def test_a_path_that_is_no_checkpoint(sparkfleet, tmp_path, monkeypatch, name, k
     assert code == 1
     assert f'"{name}" here is {kind}.' in err
     assert "hf download" not in err
+
+
+def test_a_gguf_file(sparkfleet, tmp_path, monkeypatch):
+    file = tmp_path / "a-Q4_K_M.gguf"
+    file.write_bytes(llama_gguf())
+    (tmp_path / "mmproj-F16.gguf").write_bytes(tower_gguf())
+    code, out, _ = sparkfleet("inspect", file)
+    assert code == 0
+    assert "  GGUF      Q4_K_M · a-Q4_K_M.gguf\n" in out
+    assert "  mmproj    mmproj-F16.gguf\n" in out
+    assert "  template  yes\n" in out
+    assert "0.5 KiB per token (f16)" in out
+    assert "gguf4 (gguf, mixed), 4.50 bits per weight" in out
+    monkeypatch.chdir(tmp_path)
+    code, _, err = sparkfleet("inspect", "a-Q4_K_M.gguf")
+    assert code == 1
+    assert f"`sparkfleet inspect {file}`" in err

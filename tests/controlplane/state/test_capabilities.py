@@ -1,6 +1,7 @@
 import pytest
 from control_values import plan
 
+from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.controlplane.state.capabilities import (
     group_entry,
     measured_of,
@@ -49,6 +50,22 @@ def test_a_tower_that_is_there_may_be_left_out(engine, tower, args, sees):
     assert vision_of(candidate(engine, "org/model", *args), tower) is sees
 
 
+@pytest.mark.parametrize(
+    ("mmproj", "tower", "args", "sees"),
+    [
+        ("mmproj-F16.gguf", True, (), True),
+        ("mmproj-F16.gguf", None, (), None),
+        ("mmproj-F16.gguf", False, (), False),
+        ("mmproj-F16.gguf", True, ("--no-mmproj",), False),
+        ("", True, (), False),
+        ("", None, (), False),
+    ],
+)
+def test_the_tower_of_a_gguf_checkpoint_is_a_file_of_its_own(mmproj, tower, args, sees):
+    one = candidate("llama.cpp", "org/model", *args, gguf=GgufFiles(model="m.gguf", mmproj=mmproj))
+    assert vision_of(one, tower) is sees
+
+
 PARSER = ("--tool-call-parser", "hermes")
 
 
@@ -68,6 +85,9 @@ PARSER = ("--tool-call-parser", "hermes")
         ("sglang", "org/model", "llama", PARSER, True),
         ("trtllm", "openai/gpt-oss-120b", "gpt_oss", (), None),
         ("trtllm", "org/model", "llama", ("--tool-parser", "qwen3"), True),
+        ("llama.cpp", "org/model-GGUF:Q4_K_M", "llama", (), None),
+        ("llama.cpp", "org/model-GGUF:Q4_K_M", "llama", ("--no-jinja",), False),
+        ("llama.cpp", "org/model-GGUF:Q4_K_M", "llama", ("--skip-chat-parsing",), False),
     ],
 )
 def test_calls_are_read_where_there_is_a_parser(engine, model, family, args, reads):

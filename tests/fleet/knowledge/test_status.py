@@ -24,7 +24,7 @@ from sparkfleet.knowledge.parts import KnowledgePart, first_day, knowledge_parts
 TODAY = date(2026, 11, 23)
 PARTS = {
     "images", "speculators", "models", "checkpoints", "architectures", "methods", "advisories", "rules",
-    "measurements", "factors", "hardware", "recipes",
+    "measurements", "factors", "hardware", "recipes", "ggufs",
 }  # fmt: skip
 
 

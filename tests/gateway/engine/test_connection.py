@@ -16,6 +16,11 @@ from sparkfleet.gateway.engine.engine_pool import EngineLost
 from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream, UpstreamAnswer
 
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
+LLAMACPP = (
+    b"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n"
+    b"Keep-Alive: timeout=5, max=100\r\n\r\n"
+)
+"""Head of a stream of b11434, which closes the connection behind it."""
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -120,6 +125,7 @@ ENDS = {
     "closed": [b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello", None],
     "http/1.0": [b"HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello", None],
     "more than was asked for": [PLAIN + PLAIN],
+    "llama.cpp's stream": [LLAMACPP, b"5\r\nhello\r\n0\r\n\r\n"],
 }
 
 

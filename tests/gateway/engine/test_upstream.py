@@ -17,6 +17,7 @@ SECRETS: Headers = [
     (b"x-forwarded-for", b"10.0.0.1"),
     (b"x-forwarded-host", b"secret"),
     (b"x-real-ip", b"10.0.0.1"),
+    (b"x-conversation-id", b"another client's"),
 ]
 OF_THE_CONNECTION: Headers = [
     (b"host", b"gateway"),

@@ -4,6 +4,7 @@ import pytest
 from address_values import cable, inventory, spark
 from launches import FLEET, desired, launches_for
 
+from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
@@ -112,6 +113,25 @@ def test_the_ports_of_a_forwarder_do_not_keep_a_rank_from_being_adopted(tmp_path
     )
     assert one.digest == other.digest
     assert spec_here(paths, order, 0, Ports(http=4000, inner=4001), "another").digest != one.digest
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "192.168.100.10"])
+def test_llama_cpp_has_a_key_and_is_behind_a_forwarder_on_loopback_too(tmp_path, address):
+    """Its health needs no key, and Prometheus has another token."""
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    told = {"engine": "llama.cpp", "gguf": GgufFiles(model="m.gguf"), "model": "/models/m"}
+    placements = tuple(one.model_copy(update={"address": address}) for one in order.placements)
+    order = order.model_copy(
+        update={"candidate": order.candidate.model_copy(update=told), "placements": placements}
+    )
+    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, inner=4001), "secret")
+    token = engine_token(b"secret", order.name)
+    assert (spec.forward.host, spec.port, spec.forward.target_port) == (address, 4000, 4001)
+    assert (spec.forward.token, spec.forward.metrics_path) == (token, "/metrics")
+    assert spec.secret_env == (("LLAMA_API_KEY", token),)
+    flags = dict(zip(spec.argv, spec.argv[1:], strict=False))
+    assert (flags["--host"], flags["--port"]) == ("127.0.0.1", "4001")
+    assert token not in " ".join(spec.argv)
 
 
 def test_one_that_checks_the_token_itself_has_no_forwarder(tmp_path):

@@ -107,8 +107,8 @@ def test_a_directory_that_is_gone_is_not_mounted(spec, tmp_path):
 
 
 def test_a_file_and_a_directory_that_only_docker_may_read_are_mounted(spec, tmp_path, monkeypatch):
-    """A custom workload's model may be one file, such as a GGUF."""
-    file = tmp_path / "m.gguf"
+    """A model may be one file."""
+    file = tmp_path / "m.bin"
     file.touch()
     assert f"{file}:{file}:ro" in values(spec(model=str(file)).argv, "--volume")
 

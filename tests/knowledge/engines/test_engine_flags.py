@@ -82,3 +82,10 @@ def test_a_value_that_the_parser_refuses_is_found_with_the_allowed_ones(engine, 
 )
 def test_allowed_open_and_unknown_values_are_not_refused(engine, version, flag, value):
     assert flag_faults(engine, version, {flag: value}) == ()
+
+
+@pytest.mark.parametrize("version", ["b11434", "11434", "11434.0.0"])
+def test_a_build_of_llama_cpp_has_its_own_flags(version):
+    assert found("--ubatch-size", "--load-mode", "-ngl", engine="llama.cpp", version=version) == []
+    ((flag, _, certain),) = found("--no-mmap", engine="llama.cpp", version=version)
+    assert (flag, certain) == ("--no-mmap", True)

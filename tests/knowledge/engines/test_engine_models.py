@@ -105,3 +105,18 @@ def test_a_wrong_list_is_named(old, new, complaint):
     assert old in text
     with pytest.raises(SpecError, match=complaint):
         ENGINE_MODELS.read(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("version", "model_type", "architecture", "found"),
+    [
+        ("b11434", "gpt_oss", None, "listed"),
+        ("11500", "qwen3_5_moe", None, "listed"),
+        ("b11434", "gpt-oss", None, "listed"),  # the name of the architecture in a GGUF file
+        ("b11434", "anything", "qwen35moe", "listed"),
+        ("b9000", "gpt_oss", None, "unknown"),
+        ("b11434", "deepseek_v41", None, "unproven"),
+    ],
+)
+def test_llama_cpp_has_architectures_by_both_names(version, model_type, architecture, found):
+    assert loading("llama.cpp", version, model_type, architecture) == found

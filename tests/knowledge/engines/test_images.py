@@ -103,6 +103,10 @@ def test_a_moved_tag_leaves_the_build_open() -> None:
         ("lmsysorg/sglang:v0.5.23.post1-cu130", "0.5.23.post1"),
         ("nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc14", "1.3.0rc14"),
         ("evil/vllm/vllm-openai:v0.32.0", None),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda13-b11459", "b11459"),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda13-b12000", "b12000"),
+        ("ghcr.io/ggml-org/llama.cpp:server-cuda13", None),
+        ("ghcr.io/ggml-org/llama.cpp:server-b12000", None),
     ],
 )
 def test_the_engine_inside(reference: str, version: str | None) -> None:

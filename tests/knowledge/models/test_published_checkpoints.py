@@ -72,7 +72,7 @@ def test_a_checkpoint_without_known_shapes_is_refused_with_its_size(monkeypatch,
 
 
 def test_files_of_other_engines_are_refused_as_such():
-    with pytest.raises(FactError, match="stored as EXL3, GGUF or MLX, by its name, 105 GB"):
+    with pytest.raises(FactError, match="stored as GGUF or MLX, by its name, 105 GB"):
         known_checkpoint("unsloth/Qwen3.8-Flash-Next-GGUF UD-Q4_K_XL")
 
 

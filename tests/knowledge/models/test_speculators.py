@@ -148,6 +148,10 @@ def test_an_engine_with_published_runs_of_a_method_is_one_of_its_engines() -> No
     for run in read_evidence(packaged(FILE)):
         methods = heads.get(run.method, (run.method,))
         own = [one for one in ALL if one.method in methods and matches(run.model, one.targets)]
+        if (
+            run.engine == "llama.cpp"
+        ):  # drafts with the heads of its own files, and is never named as one of several
+            continue
         assert not own or any(run.engine in one.engines for one in own), run
 
 

@@ -59,7 +59,11 @@ def test_a_beginning_that_engines_take_for_one_of_them(sparks, plan, ask, flag, 
     assert "sk-secret" not in str(one)
 
 
-@pytest.mark.parametrize("file", sorted(FLAGS.glob("*.json")), ids=lambda file: file.stem)
+PARSERS = [file for file in sorted(FLAGS.glob("*.json")) if not file.stem.startswith("llama.cpp")]
+"""llama.cpp's parser takes no beginning of a flag for the flag, and has a table of its own."""
+
+
+@pytest.mark.parametrize("file", PARSERS, ids=lambda file: file.stem)
 def test_no_other_flag_of_an_engine_is_such_a_beginning(file):
     options = json.loads(file.read_text())["options"]
     assert len(options) > 30

@@ -7,9 +7,10 @@ import itertools
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvidence
 from sparkfleet.planner.place.drafting import METHODS
-from sparkfleet.planner.place.stacks import ENGINES
+from sparkfleet.planner.place.weight_containers import engines_for
 from sparkfleet.planner.search import objective
 from sparkfleet.planner.types.plan import Rung
 
@@ -160,5 +161,5 @@ def test_a_method_never_disappears(
     else:
         taken, rejected = set(), made.refused[0].rejected
     told = {(one.engine, method) for one in rejected for method in one.methods}
-    assert taken | told == set(itertools.product(ENGINES, METHODS))
+    assert taken | told == set(itertools.product(engines_for(known_checkpoint(model)), METHODS))
     assert all(one.reason for one in rejected)

@@ -4,13 +4,16 @@ import itertools
 
 import pytest
 
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.place.drafting import METHODS
-from sparkfleet.planner.place.stacks import ENGINES
+from sparkfleet.planner.place.weight_containers import engines_for
 from sparkfleet.planner.report.explain.plan import explain_plan, explain_refusal
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage
 from sparkfleet.planner.types.plan import Rejection
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
+ENGINES = engines_for(known_checkpoint(FP8))
+"""Those that load safetensors."""
 QWEN38 = "nvidia/Qwen3.8-27B-NVFP4"
 DEEPSEEK = "deepseek-ai/DeepSeek-V4-Flash-0731"
 CLOSED = "incoai/GLM-5.3-Flash-DFlash2"
@@ -133,7 +136,7 @@ class TestLicences:
 
 class TestAccount:
     def test_the_reason_of_the_furthest_stage_counts(self):
-        account = MethodAccount()
+        account = MethodAccount(ENGINES)
         account.note("vllm", ("mtp",), Fate(Stage.SIZED, "too large", "memory"))
         account.note("vllm", ("mtp",), Fate(Stage.EXCLUDED, "no head", "engine"))
         account.note("vllm", ("mtp",), Fate(Stage.EVALUATED, "12 tok/s against 20", "slower"))
@@ -142,13 +145,13 @@ class TestAccount:
 
     def test_what_is_taken_or_rejected_by_name_is_not_said_again(self):
         known = Rejection(what="x", reason="y", engine="vllm", methods=("mtp", "ngram"))
-        account = MethodAccount()
+        account = MethodAccount(ENGINES)
         lines = list(account.unmentioned({("vllm", "none"), ("sglang", "nextn")}, [known]))
         assert not told(lines) & {("vllm", "mtp"), ("vllm", "ngram"), ("vllm", "none"), ("sglang", "nextn")}
         assert len(told(lines)) == len(ENGINES) * len(METHODS) - 4
 
     def test_an_engine_that_is_out_is_one_line(self):
-        account = MethodAccount()
+        account = MethodAccount(ENGINES)
         account.note("trtllm", METHODS, Fate(Stage.ENGINE, "no known image serves fp8", "engine"))
         (line,) = (one for one in account.unmentioned((), ()) if one.engine == "trtllm")
         assert (line.what, line.reason) == ("TensorRT-LLM", "no known image serves fp8")

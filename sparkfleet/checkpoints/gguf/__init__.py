@@ -1,0 +1,1 @@
+"""Checkpoints in the GGUF format of llama.cpp."""

@@ -1,0 +1,186 @@
+"""llama.cpp: `llama-server` with one GGUF checkpoint on one node. Flags are those of b11434 (common/arg.cpp); builds since
+August 2026 have them (b10360 the two newest, `--load-mode` and `--cors-origins`).
+
+It has an API key, which it reads from the environment, but answers `/health`, `/v1/health`, `/` and OPTIONS without it, and
+it has no key for its metrics page alone. A forwarder of ours is therefore in front of it even on loopback: every path
+requires the token, and the metrics token opens the metrics page. Reasons for its flags are in docs/gguf.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from sparkfleet.engines.base import (
+    DraftTokenCounts,
+    RankCommand,
+    RankContext,
+    cache_mounts,
+    checkpoint_mounts,
+    with_users,
+)
+from sparkfleet.engines.nccl_env import Pairs, merged
+from sparkfleet.engines.speculation import own_method
+from sparkfleet.engines.token_api import PrefixCompletions, TokenApi
+from sparkfleet.errors import Cause, EngineError
+from sparkfleet.planner.types.plan import Candidate
+from sparkfleet.specs.fields import quote
+
+IN_IMAGE = "/app/llama-server"
+"""The program in the official images (.devops/cuda.Dockerfile)."""
+PROGRAM = "llama-server"
+"""The program of an environment, beside its interpreter."""
+ALL_LAYERS = "999"
+"""More layers than any model has: all of them on the GPU. Releases before `all` was a value take the number, too."""
+BATCH = 2048
+"""Tokens of one prefill step on a GPU if the plan sets none: the size of llama.cpp's own runs on a Spark
+(benches/dgx-spark), and of most published ones. Its default micro-batch is 512."""
+CHECKPOINTS = 2
+"""Context checkpoints per slot, each a copy of the state that cannot be rolled back (sliding windows, recurrent layers) in
+memory that no plan counts: 75 MiB for gpt-oss-120b and Qwen3-Next, above 1 GiB for Gemma 3 27B. llama.cpp's default is 32.
+The two newest are before the last tokens of a slot's prompt: a conversation goes on from there without a new prefill."""
+MOST_SLOTS = 256
+"""Most sequences of one llama.cpp context (LLAMA_MAX_SEQ)."""
+
+
+class LlamaCpp:
+    """llama.cpp's OpenAI and Anthropic server, one process with one model."""
+
+    name = "llama.cpp"
+    health_path = "/health"
+    metrics_path = "/metrics"
+    running_metric = "llamacpp:requests_processing"
+    waiting_metric = "llamacpp:requests_deferred"
+    # Both counters of tokens, and those of draft tokens, are updated when a request is finished.
+    tokens_metric = "llamacpp:tokens_predicted_total"
+    step_metrics: tuple[str, ...] = ("llamacpp:n_decode_total",)
+    draft_metrics: tuple[str, ...] = (
+        "llamacpp:spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
+    )
+    token_api: TokenApi = PrefixCompletions()
+    checks_token = False
+    always_forwarded = True
+
+    def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
+        """Draft tokens as the engine counts them."""
+        proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
+        return DraftTokenCounts(proposed, accepted)
+
+    def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
+        """The server on one address, with its key in the environment."""
+        _refuse(candidate)
+        return RankCommand(
+            argv=(
+                _program(candidate, context),
+                *with_users(_flags(candidate, context), candidate.engine_args),
+            ),
+            env=merged(_environment(), candidate.env),
+            token_env="LLAMA_API_KEY",  # noqa: S106 (the name of a variable)
+            mounts=(*checkpoint_mounts(context), *cache_mounts(context)),
+            health_path=self.health_path,
+        )
+
+
+def _refuse(candidate: Candidate) -> None:
+    """Raises EngineError for what `llama-server` cannot do, or sparkfleet does not start."""
+    if candidate.gguf is None:
+        raise EngineError(
+            f"{quote(candidate.model)} has no GGUF file, and llama.cpp reads no other format.",
+            do="Name a GGUF checkpoint (docs/gguf.md), or another engine.",
+            because=Cause.FLAG,
+        )
+    if candidate.shape.ranks > 1:
+        raise EngineError(
+            f"llama.cpp runs on one node here, not on {candidate.shape.ranks}.",
+            means="Its RPC between nodes is neither encrypted nor checked by a token.",
+            do="Remove `parallel` from the deployment, or use another engine.",
+            because=Cause.FLAG,
+        )
+    if candidate.concurrency > MOST_SLOTS:
+        raise EngineError(
+            f"llama.cpp serves {MOST_SLOTS} requests at once, not {candidate.concurrency}.",
+            do=f"Set `concurrency: {MOST_SLOTS}` or less.",
+            because=Cause.FLAG,
+        )
+
+
+def _program(candidate: Candidate, context: RankContext) -> str:
+    if candidate.runtime == "container":
+        return IN_IMAGE
+    return str(PurePosixPath(context.python).with_name(PROGRAM))
+
+
+def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
+    return (
+        *_model(candidate, context),
+        *("--alias", context.served_name),
+        *("--host", context.host, "--port", str(context.port)),
+        *_memory(candidate),
+        *_device(candidate),
+        *_speculation(candidate),
+        *_server(),
+    )
+
+
+def _model(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
+    files = candidate.gguf
+    assert files is not None, "checked before"
+    home = PurePosixPath(context.model_path)
+    tower = ("--mmproj", str(home / files.mmproj)) if files.mmproj else ("--no-mmproj",)
+    return ("--model", str(home / files.model), *tower)
+
+
+def _memory(candidate: Candidate) -> tuple[str, ...]:
+    """Flags of everything that takes memory: nothing beside what the plan counts.
+
+    Each slot has its own KV cache of `context` tokens, rounded up to 256. A unified cache of the same size would let one
+    request use another's share, and every request would attend over the cells of all (ggml-org/llama.cpp#14363).
+    """
+    slots = candidate.concurrency
+    flags = ["--ctx-size", str(candidate.context * slots), "--parallel", str(slots), "--no-kv-unified"]
+    if candidate.kv_dtype != "auto":
+        flags += ["--cache-type-k", candidate.kv_dtype, "--cache-type-v", candidate.kv_dtype]
+    flags += [
+        "--no-context-shift"
+    ]  # a full context ends an answer; its beginning is never dropped in silence
+    # A cache of prompts beside the slots, of 8 GiB by default, would be in the same memory as the GPU's.
+    return (*flags, "--cache-ram", "0", "--ctx-checkpoints", str(CHECKPOINTS))
+
+
+def _device(candidate: Candidate) -> tuple[str, ...]:
+    tokens = candidate.batch_tokens
+    flags = ["--fit", "off"]
+    if candidate.device == "cpu":
+        flags += ["--load-mode", "none", "--device", "none"]
+    else:
+        # Mapped weights would be in unified memory twice: in the page cache and in the GPU's copy. Read directly, they are
+        # there once; a file system without direct I/O is read through the cache.
+        flags += ["--load-mode", "dio"]
+        # Named, so that it refuses to start without its GPU rather than serve on the CPU.
+        flags += ["--device", "CUDA0", "--gpu-layers", ALL_LAYERS]
+        tokens = tokens or BATCH
+    if tokens is not None:
+        flags += ["--batch-size", str(tokens), "--ubatch-size", str(tokens)]
+    return tuple(flags)
+
+
+def _speculation(candidate: Candidate) -> tuple[str, ...]:
+    wanted = candidate.speculation
+    if wanted.method == "none":
+        return ()
+    return ("--spec-type", own_method(candidate).name, "--spec-draft-n-max", str(wanted.tokens))
+
+
+def _server() -> tuple[str, ...]:
+    return (
+        *("--jinja", "--metrics", "--no-slots", "--no-webui", "--offline"),
+        # Answers to browsers of other origins are the gateway's business, which the engine is behind.
+        *("--cors-origins", "localhost", "--no-cors-credentials"),
+        *("--log-colors", "off", "--log-verbosity", "3"),  # from 5 prompts and answers are logged
+    )
+
+
+def _environment() -> Pairs:
+    # Weights are staged before a rank starts; an engine never downloads.
+    return (("HF_HUB_OFFLINE", "1"),)

@@ -1,0 +1,113 @@
+"""Plans with a published GGUF of the same model on llama.cpp, next to the plan with the weights that were named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.fleet.planning.replanning import GAIN, Replanning
+from sparkfleet.knowledge.models.known_models import ggufs_of
+from sparkfleet.knowledge.models.published_ggufs import published_gguf
+from sparkfleet.planner.report.explain.layout import lines_of
+from sparkfleet.planner.types.plan import DeploymentPlan, Rung
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.units import gb, three_digits
+from sparkfleet.values import Value
+
+MOST_TRIED = 4
+"""GGUFs of one model that are planned, in the order of `ggufs.yaml`: each is a plan of its own."""
+
+
+class GgufOffer(Value):
+    """A published GGUF that could be served in place of a deployment's own checkpoint."""
+
+    model: str
+    bytes_on_disk: int
+    same_bits: bool
+    """True if it has the weights that the model's maker publishes."""
+    rung: Rung
+    """The choice with it."""
+    tps: float
+    """Under the objective: of one request, or of all together."""
+    published: bool
+    """True if `tps` was published of this combination, False if it is predicted."""
+    gain: float | None = None
+    """`tps` as a multiple of the plan's; None if the plan serves nothing."""
+
+
+def plans_with_ggufs(made: Replanning) -> dict[str, tuple[GgufOffer, ...]]:
+    """GGUFs by the name of each deployment that would be clearly faster with them, or that the fleet cannot serve without:
+    the fastest one, and the fastest with the maker's own bits. A deployment with several variants, an engine or an image
+    gets none.
+    """
+
+    def options(spec: Deployment, own: Checkpoint) -> Iterator[GgufOffer]:
+        for other in ggufs_of(own)[:MOST_TRIED]:
+            found = made.with_model(spec, other)
+            after = found.of(spec.name) if found else None
+            if after is not None:
+                yield from _offer(other, made.plan.of(spec.name), after)
+
+    found = {
+        spec.name: _best(options(spec, own))
+        for spec in made.candidates
+        if spec.engine == "auto" and spec.image is None
+        if (own := made.checkpoints.get(spec.model or "")) is not None
+    }
+    return {name: offers for name, offers in found.items() if offers}
+
+
+def _offer(other: Checkpoint, before: DeploymentPlan | None, after: DeploymentPlan) -> Iterator[GgufOffer]:
+    own, there = (None if before is None else _rate(before)), _rate(after)
+    if there is None:
+        return
+    gain = there[0] / own[0] if own else None
+    if before is None or (gain is not None and gain >= GAIN):
+        entry = published_gguf(other.id)
+        yield GgufOffer(
+            model=other.id,
+            bytes_on_disk=other.bytes_on_disk,
+            same_bits=entry is not None and entry.same_bits,
+            rung=after.groups[0].choice,
+            tps=there[0],
+            published=there[1],
+            gain=gain,
+        )
+
+
+def _rate(plan: DeploymentPlan) -> tuple[float, bool] | None:
+    """tok/s under the objective, and whether they were published of the combination: one group alone, with such a load."""
+    published = plan.groups[0].choice.published.exactly
+    if plan.objective != "throughput" and len(plan.groups) == 1 and published is not None:
+        return published, True
+    return None if plan.tps is None else (plan.tps, False)
+
+
+def _best(offers: Iterator[GgufOffer]) -> tuple[GgufOffer, ...]:
+    found = sorted(offers, key=lambda one: -one.tps)
+    same = [one for one in found if one.same_bits]
+    return tuple(dict.fromkeys((*found[:1], *same[:1])))
+
+
+def gguf_lines(offers: Sequence[GgufOffer]) -> list[str]:
+    """Lines of a plan: each GGUF with its size and speed, and the line of a deployment that chooses it."""
+    return lines_of("llama.cpp", *(_line(one) for one in offers))
+
+
+def _line(offer: GgufOffer) -> str:
+    requests = offer.rung.prediction.concurrency or 1
+    many = requests if requests > 1 else 0
+    throughput = offer.tps != _alone(offer) and not offer.published
+    load = f"shared by {many}" if throughput and many else "for one user"
+    speed = f"{three_digits(offer.tps)} tok/s {load}"
+    place = "" if offer.gain else f"fits on {' + '.join(offer.rung.candidate.shape.nodes)}"
+    gain = f"{offer.gain:.1f}×" if offer.gain else ""
+    parts = ", ".join(part for part in (place, speed, gain) if part)
+    basis = "published" if offer.published else "predicted"
+    quality = "the maker's own bits" if offer.same_bits else "quality not measured"
+    return f"`model: {offer.model}` ({gb(offer.bytes_on_disk)}): {parts}; {basis}; {quality}"
+
+
+def _alone(offer: GgufOffer) -> float | None:
+    band = offer.rung.prediction.decode_tps_per_request
+    return None if band is None else band.mid
