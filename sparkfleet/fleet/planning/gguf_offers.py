@@ -14,6 +14,8 @@ from sparkfleet.specs.deployment import Deployment
 from sparkfleet.units import gb, three_digits
 from sparkfleet.values import Value
 
+CLEARLY = 1.05
+"""Times from which on a plan that serves more tokens to all requests together is worth a word."""
 MOST_TRIED = 4
 """GGUFs of one model that are planned, in the order of `ggufs.yaml`: each is a plan of its own."""
 
@@ -33,6 +35,8 @@ class GgufOffer(Value):
     """True if `tps` was published of this combination, False if it is predicted."""
     gain: float | None = None
     """`tps` as a multiple of the plan's; None if the plan serves nothing."""
+    fewer_together: tuple[float, float] | None = None
+    """Predicted tok/s of all requests together with it and with the plan, if they are clearly fewer with it."""
 
 
 def plans_with_ggufs(made: Replanning) -> dict[str, tuple[GgufOffer, ...]]:
@@ -72,7 +76,16 @@ def _offer(other: Checkpoint, before: DeploymentPlan | None, after: DeploymentPl
             tps=there[0],
             published=there[1],
             gain=gain,
+            fewer_together=_fewer_together(before, after),
         )
+
+
+def _fewer_together(before: DeploymentPlan | None, after: DeploymentPlan) -> tuple[float, float] | None:
+    if before is None or len(before.groups) != len(after.groups):
+        return None
+    there, own = (one.groups[0].choice.prediction.decode_tps_aggregate for one in (after, before))
+    fewer = there is not None and own is not None and there.mid * CLEARLY < own.mid
+    return (there.mid, own.mid) if fewer and there and own else None
 
 
 def _rate(plan: DeploymentPlan) -> tuple[float, bool] | None:
@@ -105,7 +118,11 @@ def _line(offer: GgufOffer) -> str:
     parts = ", ".join(part for part in (place, speed, gain) if part)
     basis = "published" if offer.published else "predicted"
     quality = "the maker's own bits" if offer.same_bits else "quality not measured"
-    return f"`model: {offer.model}` ({gb(offer.bytes_on_disk)}): {parts}; {basis}; {quality}"
+    together = ""
+    if offer.fewer_together is not None:
+        with_it, without = offer.fewer_together
+        together = f"; shared by {requests}: {with_it:.0f} tok/s instead of {without:.0f}, predicted"
+    return f"`model: {offer.model}` ({gb(offer.bytes_on_disk)}): {parts}; {basis}; {quality}{together}"
 
 
 def _alone(offer: GgufOffer) -> float | None:

@@ -1,5 +1,7 @@
 """Assumed Sparks, known checkpoints, and the planner."""
 
+import re
+
 import pytest
 from replannings import replanning
 
@@ -21,7 +23,15 @@ def test_the_same_bits_are_offered_with_the_published_rate(sparks, ask):
     assert text.startswith(
         "llama.cpp `model: ggml-org/gpt-oss-120b-GGUF:MXFP4` (63 GB): 55.4 tok/s for one user, 1.6×"
     )
-    assert text.endswith("published; the maker's own bits")
+    assert re.search(
+        r"published; the maker's own bits; shared by 4: \d+ tok/s instead of \d+, predicted$", text
+    )
+
+
+def test_of_one_request_alone_nothing_is_shared(sparks, ask):
+    (one,) = offers(sparks(1), ask("openai/gpt-oss-120b", concurrency=1))["m"]
+    assert one.fewer_together is None
+    assert " ".join(gguf_lines([one])).endswith("own bits")
 
 
 def test_fewer_bits_are_offered_where_nothing_else_fits(sparks, ask):
