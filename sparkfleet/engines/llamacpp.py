@@ -23,6 +23,7 @@ from sparkfleet.engines.nccl_env import Pairs, merged
 from sparkfleet.engines.speculation import own_method
 from sparkfleet.engines.token_api import PrefixCompletions, TokenApi
 from sparkfleet.errors import Cause, EngineError
+from sparkfleet.knowledge.engines.llama_cpp_settings import CONTEXT_CHECKPOINTS
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.specs.fields import quote
 
@@ -35,10 +36,6 @@ ALL_LAYERS = "999"
 BATCH = 2048
 """Tokens of one prefill step on a GPU if the plan sets none: the size of llama.cpp's own runs on a Spark
 (benches/dgx-spark), and of most published ones. Its default micro-batch is 512."""
-CHECKPOINTS = 2
-"""Context checkpoints per slot, each a copy of the state that cannot be rolled back (sliding windows, recurrent layers) in
-memory that no plan counts: 75 MiB for gpt-oss-120b and Qwen3-Next, above 1 GiB for Gemma 3 27B. llama.cpp's default is 32.
-The two newest are before the last tokens of a slot's prompt: a conversation goes on from there without a new prefill."""
 MOST_SLOTS = 256
 """Most sequences of one llama.cpp context (LLAMA_MAX_SEQ)."""
 
@@ -141,11 +138,10 @@ def _memory(candidate: Candidate) -> tuple[str, ...]:
     flags = ["--ctx-size", str(candidate.context * slots), "--parallel", str(slots), "--no-kv-unified"]
     if candidate.kv_dtype != "auto":
         flags += ["--cache-type-k", candidate.kv_dtype, "--cache-type-v", candidate.kv_dtype]
-    flags += [
-        "--no-context-shift"
-    ]  # a full context ends an answer; its beginning is never dropped in silence
+    # A full context ends an answer; its beginning is never dropped in silence.
+    flags += ["--no-context-shift"]
     # A cache of prompts beside the slots, of 8 GiB by default, would be in the same memory as the GPU's.
-    return (*flags, "--cache-ram", "0", "--ctx-checkpoints", str(CHECKPOINTS))
+    return (*flags, "--cache-ram", "0", "--ctx-checkpoints", str(CONTEXT_CHECKPOINTS))
 
 
 def _device(candidate: Candidate) -> tuple[str, ...]:

@@ -134,9 +134,8 @@ class Delivery:
                     await _pass_error_on(record, answer, send, meter, slot.candidates.model)
                     return
                 if not answer.is_stream and prepared.begun:
-                    prepared = prepared._replace(
-                        direct=None
-                    )  # it is no part of the stream that its client reads
+                    # It is no part of the stream that its client reads.
+                    prepared = prepared._replace(direct=None)
                 filters = _filters(prepared, exchange, answer, meter)
                 await send(_start(record, answer, filters))
                 complete = await relay(answer, send, prepared.direct, filters)

@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 
 from sparkfleet.checkpoints.gguf.gguf_files import choose
 from sparkfleet.checkpoints.io.licenses import LICENSE_FILES
+from sparkfleet.specs.gguf_names import SUFFIX
 
-GGUF_SUFFIX = ".gguf"
-WEIGHTS_BY_PREFERENCE = (".safetensors", ".bin", ".pt", ".pth", GGUF_SUFFIX)
+WEIGHTS_BY_PREFERENCE = (".safetensors", ".bin", ".pt", ".pth", SUFFIX)
 """Formats of the same weights, in order of preference. The first that a repository has is used."""
 NEVER = frozenset(
     (
@@ -79,8 +79,8 @@ def wanted(
     candidates = [path for path in paths if _of_use(path)]
     weights = [path for path in candidates if _suffix(path) in WEIGHTS_BY_PREFERENCE]
     chosen = set(_one_copy(weights))
-    if tag or (chosen and all(_suffix(path) == GGUF_SUFFIX for path in chosen)):
-        _, files = choose([path for path in weights if _suffix(path) == GGUF_SUFFIX], tag, where, sizes)
+    if tag or (chosen and all(_suffix(path) == SUFFIX for path in chosen)):
+        _, files = choose([path for path in weights if _suffix(path) == SUFFIX], tag, where, sizes)
         return tuple(path for path in candidates if path in {*files, *BESIDE_GGUF})
     return tuple(path for path in candidates if path in chosen or _suffix(path) not in WEIGHTS_BY_PREFERENCE)
 

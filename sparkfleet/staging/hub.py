@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -37,7 +38,6 @@ from sparkfleet.staging.manifest import COMMIT, MAX_FILES, File, Manifest, by_pa
 from sparkfleet.staging.storage_layout import size_of
 from sparkfleet.units import gb
 
-HTTP_OK = 200
 TRIES = 3
 """Failures in a row without progress. The library itself tries each request of a download up to six times."""
 _LOADED = (*WEIGHTS_BY_PREFERENCE, ".json", ".model", ".tiktoken", ".jinja")
@@ -156,7 +156,7 @@ class Hub:
             get_session().stream("GET", self._url(path, commit), headers=headers) as answer,
         ):
             hf_raise_for_status(answer)
-            before = skipped if answer.status_code == HTTP_OK else 0  # the server may ignore ranges
+            before = skipped if answer.status_code == HTTPStatus.OK else 0  # the server may ignore ranges
             for chunk in answer.iter_bytes():
                 content += chunk[before:]
                 before = max(0, before - len(chunk))

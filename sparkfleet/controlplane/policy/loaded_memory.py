@@ -71,7 +71,7 @@ def given_back(state: FleetState, needs: Mapping[str, int]) -> dict[str, int]:
 def _replaced_memory(state: FleetState, name: str) -> dict[str, int]:
     """Bytes on each node that groups of a deployment give back which end and are no longer desired.
 
-    None if a group is to start that replaces them: it needs the same.
+    Empty if a group is to start that replaces them: it needs the same.
     """
     desired, found = state.applied.get(name), dict[str, int]()
     if name in state.to_run and RollingUpdate(state, state.to_run[name]).missing:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+from sparkfleet.knowledge.engines.llama_cpp_settings import CONTEXT_CHECKPOINTS
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape
 
@@ -20,8 +21,6 @@ CELLS = 256
 """Tokens that each slot's caches are rounded up to (src/llama-context.cpp, src/llama-kv-cache-iswa.cpp)."""
 STATE_BYTES = 4
 """Bytes of a state's elements: both kinds are kept in 32 bits (common/common.cpp)."""
-CHECKPOINTS = 2
-"""Context checkpoints per slot as sparkfleet sets them (`--ctx-checkpoints`)."""
 WIDTHS = 18.0
 """Activations of one pass in floats per token and unit of width; logged were 14 (dense), 17 (experts), 22 (linear)."""
 WIDTHS_BAND = (0.7, 2.0)
@@ -74,7 +73,7 @@ def checkpoint_bytes(shape: ModelShape, run: MemoryConfig) -> float:
         return 0.0
     window = min(run.context, layers.window or 0)
     one = one_state_bytes(shape) + layers.sliding_elements * window * run.kv_bytes
-    return CHECKPOINTS * one * run.concurrency
+    return CONTEXT_CHECKPOINTS * one * run.concurrency
 
 
 def compute_bytes(shape: ModelShape, run: MemoryConfig) -> tuple[float, float, float]:

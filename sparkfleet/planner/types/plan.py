@@ -102,7 +102,7 @@ class Candidate(Value):
     gguf: GgufFiles | None = None
     """For engine `llama.cpp`: the checkpoint's files."""
     mmap: bool = True
-    """False: the engine reads its weight files as a whole instead of mapping them."""
+    """False: vLLM reads its weight files as a whole instead of mapping them. True for every other engine."""
     trust_remote_code: bool = False
     """True if the engine may run code of the checkpoint, which is pinned to a commit or a directory."""
     command: tuple[str, ...] = ()
