@@ -301,8 +301,9 @@ async def test_a_paused_container_that_a_killed_supervisor_left_is_removed(
     started = await runtime.start(spec)
     await printed(spec, "ready")
     tool("pause", name_of(spec))
-    os.kill(supervisor_of(started), signal.SIGKILL)
-    await ended(supervisor_of(started))
+    supervisor = supervisor_of(started)
+    os.kill(supervisor, signal.SIGKILL)
+    await ended(supervisor)
     assert await runtime.sweep(frozenset()) == (f"container {name_of(spec)} ({tool.name})",)
     assert tool.containers() == []
 
