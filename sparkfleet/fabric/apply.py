@@ -83,6 +83,10 @@ class NotPermitted(NodeError):
     """sparkfleet has no permission to change the rails of a node. `do` has the commands that give it."""
 
 
+class _OtherRelease(NodeError):
+    """The helper on a node is not the one of this release."""
+
+
 # --- permission -------------------------------------------------------------------------------------------------------
 
 
@@ -101,13 +105,15 @@ async def find_helper(channel: Channel) -> Helper:
     who, home = await asyncio.gather(channel.run(("id", "-un")), channel.run(("printenv", "HOME")))
     if who.stdout.strip() == "root":
         return await _helper(channel, ("python3", "-I", "-c", HELPER.decode()))
+    user = who.stdout.strip()
+    why = f"{user} may not change the rails of this node."
     try:
-        found = await _helper(channel, ("sudo", "-n", HELPER_PATH))
+        return await _helper(channel, ("sudo", "-n", HELPER_PATH))
+    except _OtherRelease as error:
+        why = error.what
     except NodeError:
-        found = None
-    if found is not None:
-        return found
-    raise await _not_permitted(channel, who.stdout.strip(), home.stdout.strip())
+        pass
+    raise await _not_permitted(channel, user, home.stdout.strip(), why)
 
 
 async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
@@ -117,11 +123,11 @@ async def _helper(channel: Channel, argv: tuple[str, ...]) -> Helper:
     except ValidationError:
         raise _odd(channel, printed) from None
     if shown.version not in ("", hashlib.sha256(HELPER).hexdigest()):
-        raise NodeError(f"{channel.node}: {HELPER_PATH} is of another version")
+        raise _OtherRelease(f"{HELPER_PATH} is from another release of sparkfleet, and is used no longer.")
     return Helper(node=channel.node, argv=argv, **shown.model_dump(exclude={"version"}))
 
 
-async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
+async def _not_permitted(channel: Channel, user: str, home: str, why: str) -> NodeError:
     # Both come from the node, and a person will paste them into a shell.
     if not (_USER.fullmatch(user) and _HOME.fullmatch(home)):
         return _odd(channel, f"{user} {home}")
@@ -129,7 +135,7 @@ async def _not_permitted(channel: Channel, user: str, home: str) -> NodeError:
     await channel.write(copy, HELPER, mode=0o700)
     copy = shlex.quote(copy)
     return NotPermitted(
-        f"{channel.node}: {user} may not change the rails of this node.",
+        f"{channel.node}: {why}",
         means=f"One program has to run as root: {HELPER_PATH}. It sets the addresses of the rails and loads"
         f" the firewall's rules, nothing else; a copy to read is at {copy}.",
         do=f"Run this once on {channel.node}, then try again:\n"

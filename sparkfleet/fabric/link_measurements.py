@@ -75,6 +75,17 @@ class LinkMeasurement(Value):
         return all(rail.method == BY_RDMA for rail in self.rails)
 
 
+class UnmeasuredLink(Value):
+    """One pair of nodes that a link joins and that could not be measured."""
+
+    nodes: tuple[str, str]
+    switch: str | None = None
+    what: str
+    """The error, with its rail if it is one rail's."""
+    do: str
+    """The remedy; empty if none is known."""
+
+
 class _File(Value):
     version: int
     links: tuple[LinkMeasurement, ...]

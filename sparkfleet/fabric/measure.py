@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from itertools import pairwise
+from typing import TypeVar
 
+from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.ask import ask, value_or
 from sparkfleet.fabric.link_load import Loader, RailPair, Rdma, Tcp, has_perftest
-from sparkfleet.fabric.link_measurements import LinkMeasurement, RailMeasurement, TransportProof
+from sparkfleet.fabric.link_measurements import (
+    LinkMeasurement,
+    RailMeasurement,
+    TransportProof,
+    UnmeasuredLink,
+)
 from sparkfleet.hostfacts.network.netdev import Netdev, ReadNetdevs
 from sparkfleet.hostfacts.network.netdev_counters import ReadTraffic
 from sparkfleet.hostfacts.network.rdma import ReadGids, ReadGidsOfKernel, ReadRdmaCounters
@@ -22,6 +29,8 @@ from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel
 from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.values import Value
+
+T = TypeVar("T")
 
 MOVED_BYTES = 1_000_000
 """Bytes that each loaded rail has to carry at least."""
@@ -87,29 +96,42 @@ def _same_subnet(one: Link, other: Link) -> tuple[tuple[RailEnd, RailEnd], ...]:
 
 async def measure_links(
     inventory: Inventory, channels: Mapping[str, Channel], *, seconds: float = 3.0
-) -> tuple[LinkMeasurement, ...]:
+) -> tuple[tuple[LinkMeasurement, ...], tuple[UnmeasuredLink, ...]]:
     """Measures every pair of linked nodes, one after the other: rails of two cables share a Spark's PCIe lanes.
+
+    A pair that cannot be measured (a node that is off, a rail that is down) is returned with its error, and the others
+    are measured nevertheless.
 
     Args:
         inventory: its links are measured; their addresses must be configured.
         channels: to every node of a link.
         seconds: time for which each link is loaded.
+    """
+    measured: list[LinkMeasurement] = []
+    unmeasured: list[UnmeasuredLink] = []
+    for pair in pairs_of(inventory):
+        try:
+            measured.append(await measure_pair(pair, channels, seconds=seconds))
+        except SparkfleetError as error:
+            unmeasured.append(
+                UnmeasuredLink(nodes=pair.nodes, switch=pair.switch, what=error.what, do=error.do)
+            )
+    return tuple(measured), tuple(unmeasured)
+
+
+async def measure_pair(pair: Pair, channels: Mapping[str, Channel], *, seconds: float) -> LinkMeasurement:
+    """Measures the latency of each idle rail, then all rails at once.
 
     Raises:
         NodeError: a node cannot be reached, or its rail's address cannot be used.
         FactError: a tool failed, or its output cannot be parsed.
     """
-    return tuple([await measure_pair(pair, channels, seconds=seconds) for pair in pairs_of(inventory)])
-
-
-async def measure_pair(pair: Pair, channels: Mapping[str, Channel], *, seconds: float) -> LinkMeasurement:
-    """Measures the latency of each idle rail, then all rails at once. Raises as `measure_links` does."""
     ends = channels[pair.nodes[0]], channels[pair.nodes[1]]
     loader = await _loader(pair, ends)
     rails = await _with_gids(pair, ends, loader)
-    latencies = [await loader.latency(rail) for rail in rails]
+    latencies = [await _of_rail(rail, loader.latency(rail)) for rail in rails]
     before = await bytes_sent(ends[0], _devices(pair))
-    rates = await asyncio.gather(*(loader.bandwidth(rail, seconds) for rail in rails))
+    rates = await _all_of(*(_of_rail(rail, loader.bandwidth(rail, seconds)) for rail in rails))
     proof = await _proof(ends[0], pair, before, loader)
     return LinkMeasurement(
         nodes=pair.nodes,
@@ -123,6 +145,24 @@ async def measure_pair(pair: Pair, channels: Mapping[str, Channel], *, seconds: 
         proof=proof,
         when=time.time(),
     )
+
+
+async def _of_rail(rail: RailPair, measuring: Awaitable[T]) -> T:
+    """A result of one rail; an error names the rail, as its node has two of each cable."""
+    try:
+        return await measuring
+    except SparkfleetError as error:
+        what = f"rail {rail.ends[0].netdev}: {error.what}"
+        raise type(error)(what, means=error.means, do=error.do) from error
+
+
+async def _all_of(*measuring: Awaitable[T]) -> list[T]:
+    """Results of all, or the first error once all have ended: nothing loads a rail while the next pair is measured."""
+    found = await asyncio.gather(*measuring, return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in found if not isinstance(one, BaseException)]
 
 
 async def _loader(pair: Pair, ends: tuple[Channel, Channel]) -> Loader:

@@ -45,16 +45,19 @@ async def test_root_needs_no_sudo():
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "why"),
     [
-        NodeError("sudo was not found"),
-        Completed(argv=SUDO, exit_code=1, stdout="", stderr="sudo: a password is required"),
-        shown("0" * 64),
+        (NodeError("sudo was not found"), "nvidia may not"),
+        (
+            Completed(argv=SUDO, exit_code=1, stdout="", stderr="sudo: a password is required"),
+            "nvidia may not",
+        ),
+        (shown("0" * 64), f"{SUDO[-1]} is from another release of sparkfleet"),
     ],
 )
-async def test_without_permission_the_error_has_the_commands_that_give_it(answer):
+async def test_without_permission_the_error_has_the_commands_that_give_it(answer, why):
     channel = node(more={SUDO: answer})
-    with pytest.raises(NotPermitted, match="spark1: nvidia may not") as caught:
+    with pytest.raises(NotPermitted, match=f"spark1: {why}") as caught:
         await find_helper(channel)
     copy = "/home/nvidia/.local/share/sparkfleet/sparkfleet-rails"
     assert channel.files[copy] == HELPER

@@ -5,8 +5,10 @@ import pytest
 from fake_channel import FakeChannel, program_result
 
 from sparkfleet.errors import FactError, NodeError
+from sparkfleet.fabric import measure
 from sparkfleet.fabric.link_load import RailPair, Rdma, Tcp, has_perftest
-from sparkfleet.fabric.measure import pairs_of, prove
+from sparkfleet.fabric.link_measurements import LinkMeasurement, TransportProof, UnmeasuredLink
+from sparkfleet.fabric.measure import measure_links, measure_pair, pairs_of, prove
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.inventory import RailEnd
@@ -63,6 +65,64 @@ def test_tcp_is_counted_by_the_kernel(pair):
     moved = {"enp1s0f1np1": GB, "enP2p1s0f1np1": GB}
     assert prove(pair, RAILS, RAILS | moved, "TCP").holds
     assert not prove(pair, RAILS, RAILS | moved, "ib_write_bw").holds
+
+
+# --- pairs and rails that cannot be measured ---------------------------------------------------------------------------
+
+
+class OneRailDown:
+    """A loader whose second rail has no address; `ended` counts the loads that ran to their end."""
+
+    method = "fake"
+
+    def __init__(self):
+        self.ended = 0
+
+    async def latency(self, rail):
+        return 1.5
+
+    async def bandwidth(self, rail, seconds):
+        if rail.ends[0].netdev == "enP2p1s0f1np1":
+            raise NodeError(
+                "spark2: cannot listen on 192.168.177.12: no address", do="sparkfleet fabric plan"
+            )
+        await asyncio.sleep(seconds)
+        self.ended += 1
+        return 12.0
+
+
+async def test_an_error_names_its_rail_and_no_other_rail_is_loaded_any_more(pair, monkeypatch):
+    loader = OneRailDown()
+
+    async def loader_of(*_):
+        return loader
+
+    async def nothing(*_):
+        return {}
+
+    monkeypatch.setattr(measure, "_loader", loader_of)
+    monkeypatch.setattr(measure, "bytes_sent", nothing)
+    channels = {node: FakeChannel(node) for node in pair.nodes}
+    with pytest.raises(NodeError, match="rail enP2p1s0f1np1: spark2: cannot listen") as found:
+        await measure_pair(pair, channels, seconds=0.05)
+    assert found.value.do == "sparkfleet fabric plan"
+    assert loader.ended == 1
+
+
+async def test_a_pair_that_cannot_be_measured_leaves_the_others(switched, monkeypatch):
+    async def one_pair(pair, channels, *, seconds):
+        if "s3" in pair.nodes:
+            raise NodeError("s3: no answer", do="Is it on?")
+        proof = TransportProof(moved={}, holds=True, said="")
+        return LinkMeasurement(nodes=pair.nodes, switch=pair.switch, rails=(), proof=proof, when=1.0)
+
+    monkeypatch.setattr(measure, "measure_pair", one_pair)
+    measured, unmeasured = await measure_links(switched(4), {})
+    assert [one.nodes for one in measured] == [("s1", "s2"), ("s4", "s1")]
+    assert unmeasured == tuple(
+        UnmeasuredLink(nodes=nodes, switch=measured[0].switch, what="s3: no answer", do="Is it on?")
+        for nodes in (("s2", "s3"), ("s3", "s4"))
+    )
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------

@@ -167,6 +167,15 @@ def test_measuring_proves_the_way_and_is_kept_for_the_planner(lab, sparkfleet, t
     assert facts.provenance is LinkProvenance.MEASURED
 
 
+def test_a_rail_that_is_down_is_named_and_its_link_keeps_no_number(lab, sparkfleet, tmp_path):
+    (tmp_path / "inventory.yaml").write_text(lab.inventory())
+    lab.cut(LINK, 1)
+    done = sparkfleet("fabric", "measure", "--seconds", "1", expect=1)
+    assert f"not measured: rail {SECOND}: " in done.stdout
+    assert "state is Down" in done.stdout
+    assert not (tmp_path / "state" / lab.name / "links.json").exists()
+
+
 def measured_by_tcp(lab, monkeypatch, *, beside=False):
     """The cable, measured without perftest; `beside` it, somebody sends over the management network."""
 

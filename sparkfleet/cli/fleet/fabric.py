@@ -24,7 +24,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
 from sparkfleet.fabric.discovery import rejection_lines
 from sparkfleet.fabric.inventory_builder import describe
-from sparkfleet.fabric.link_measurements import LinkMeasurement
+from sparkfleet.fabric.link_measurements import LinkMeasurement, UnmeasuredLink
 from sparkfleet.fabric.netplan import NodePlan, claims, render
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
 from sparkfleet.fleet.session import Session
@@ -163,13 +163,22 @@ def _indented(text: str) -> str:
 
 
 async def _measure(session: Session, seconds: float, json: bool) -> int:
-    measured, file = await measure_rails(session, seconds)
+    measured, unmeasured, file = await measure_rails(session, seconds)
     if json:
-        print_json({"version": OUTPUT_VERSION, "links": [one.model_dump(mode="json") for one in measured]})
+        print_json(
+            {
+                "version": OUTPUT_VERSION,
+                "links": [one.model_dump(mode="json") for one in measured],
+                "not_measured": [one.model_dump(mode="json") for one in unmeasured],
+            }
+        )
     else:
         _show_measured(measured)
-        console.print(f"Kept in {file} for `sparkfleet plan`.")
-    return Exit.DONE if all(one.proof.holds for one in measured) else Exit.ERROR
+        _show_unmeasured(unmeasured)
+        if file is not None:
+            console.print(f"Kept in {file} for `sparkfleet plan`.")
+    sound = not unmeasured and all(one.proof.holds for one in measured)
+    return Exit.DONE if sound else Exit.ERROR
 
 
 def _show_measured(measured: Sequence[LinkMeasurement]) -> None:
@@ -182,3 +191,13 @@ def _show_measured(measured: Sequence[LinkMeasurement]) -> None:
         console.print(
             Text(f"  together {one.gb_per_s:.2f} GB/s · {one.proof.said}", "" if one.proof.holds else "red")
         )
+
+
+def _show_unmeasured(unmeasured: Sequence[UnmeasuredLink]) -> None:
+    for one in unmeasured:
+        console.print(Text(" – ".join(one.nodes), "bold"))
+        console.print(Text(f"  not measured: {one.what}", "red"))
+        if one.do:
+            console.print(Text(f"  {one.do}"))
+    if unmeasured:
+        console.print("Next: `sparkfleet doctor` shows which cable, port or address is at fault.")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted, Reopen, apply_plan, find_helper
 from sparkfleet.fabric.discovery import DiscoveredLinks
-from sparkfleet.fabric.link_measurements import LinkMeasurement, save_measurements
+from sparkfleet.fabric.link_measurements import LinkMeasurement, UnmeasuredLink, save_measurements
 from sparkfleet.fabric.measure import measure_links
 from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, unsaved
 from sparkfleet.fabric.port_scan import PortScan
@@ -118,19 +118,24 @@ def undone_error(outcome: FabricOutcome, *, means: str, do: str) -> SparkfleetEr
     return SparkfleetError("The change was undone.\n" + "\n".join(outcome.problems), means=means, do=do)
 
 
-async def measure_rails(session: Session, seconds: float) -> tuple[tuple[LinkMeasurement, ...], Path]:
-    """Measure every rail of the inventory, and keep the numbers for plans. Returns them and their file.
+async def measure_rails(
+    session: Session, seconds: float
+) -> tuple[tuple[LinkMeasurement, ...], tuple[UnmeasuredLink, ...], Path | None]:
+    """Measure every rail of the inventory, and keep the numbers for plans.
+
+    Returns them, the links that could not be measured, and the file of the numbers (None if there are none).
 
     Raises:
-        SparkfleetError: the inventory has no links, or a node or tool failed.
+        SparkfleetError: the inventory has no links.
     """
     inventory = session.inventory
     if not inventory.links:
         raise SparkfleetError(
             "The inventory has no links.", do="`sparkfleet init` finds the cables and writes them."
         )
-    measured = await measure_links(inventory, session.channels, seconds=seconds)
-    return measured, save_measurements(FleetPaths.default(inventory.fleet).links, measured)
+    measured, unmeasured = await measure_links(inventory, session.channels, seconds=seconds)
+    kept = save_measurements(FleetPaths.default(inventory.fleet).links, measured) if measured else None
+    return measured, unmeasured, kept
 
 
 def _together(errors: Sequence[NotPermitted]) -> NotPermitted:

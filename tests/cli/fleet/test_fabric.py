@@ -5,7 +5,12 @@ from fake_channel import FakeChannel
 
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.firewall import ADDRESSES
-from sparkfleet.fabric.link_measurements import LinkMeasurement, RailMeasurement, TransportProof
+from sparkfleet.fabric.link_measurements import (
+    LinkMeasurement,
+    RailMeasurement,
+    TransportProof,
+    UnmeasuredLink,
+)
 from sparkfleet.fabric.port_scan import NeighbourAnswer, PortScan
 from sparkfleet.fleet import node_access
 from sparkfleet.fleet.setup import rails
@@ -168,12 +173,35 @@ def test_measure(sparkfleet, fleet, two_sparks, monkeypatch, holds, expected):
     proof = TransportProof(moved={}, holds=holds, said="moved on the rails")
 
     async def measure_links(*_, **__):
-        return (LinkMeasurement(nodes=("spark1", "spark2"), rails=(rail,), proof=proof, when=1.0),)
+        return (LinkMeasurement(nodes=("spark1", "spark2"), rails=(rail,), proof=proof, when=1.0),), ()
 
     monkeypatch.setattr(rails, "measure_links", measure_links)
     code, out, _ = sparkfleet("fabric", "measure", "-i", two_sparks)
     assert code == expected
     assert "12.25 GB/s  1.5 µs  by ib_write_bw" in out
+
+
+def test_a_link_that_cannot_be_measured_is_shown_with_its_rail_and_its_remedy(
+    sparkfleet, fleet, two_sparks, monkeypatch
+):
+    lost = UnmeasuredLink(
+        nodes=("spark1", "spark2"), what=f"rail {RAIL}: spark2: no address", do="Plug it in"
+    )
+
+    async def measure_links(*_, **__):
+        return (), (lost,)
+
+    monkeypatch.setattr(rails, "measure_links", measure_links)
+    code, out, _ = sparkfleet("fabric", "measure", "-i", two_sparks)
+    assert code == 1
+    assert out.splitlines() == [
+        "spark1 – spark2",
+        f"  not measured: rail {RAIL}: spark2: no address",
+        "  Plug it in",
+        "Next: `sparkfleet doctor` shows which cable, port or address is at fault.",
+    ]
+    shown = json.loads(sparkfleet("fabric", "measure", "--json", "-i", two_sparks)[1])
+    assert (shown["links"], [one["what"] for one in shown["not_measured"]]) == ([], [lost.what])
 
 
 ADDRESS = (
