@@ -18,6 +18,7 @@ from sparkfleet.perf.predictor import Predictor, usual
 from sparkfleet.perf.workload import Workload
 from sparkfleet.planner.capacity.headroom import settings_of_candidate
 from sparkfleet.planner.place.fleet_map import Fleet, SiteClass
+from sparkfleet.planner.report.effect_words import effect_words
 from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.units import three_digits
 from sparkfleet.values import Value
@@ -222,7 +223,7 @@ def sum_lines(found: PredictionSum) -> Iterator[str]:
     yield f"    {'sum of the terms':<84}{math.fsum(term.ms for term in found.terms):>10.2f}"
     for effect in found.effects:
         yield (
-            f"    {effect.key:<75}{f'× {effect.factor:.2f}':>9}{'':>10}   "
+            f"    {effect_words(effect.key):<75}{f'× {effect.factor:.2f}':>9}{'':>10}   "
             f"{effect.n} measurements, spread {100 * effect.spread:.0f} %"
         )
     yield from _total(found)

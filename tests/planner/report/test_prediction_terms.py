@@ -11,6 +11,7 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
+from sparkfleet.planner.report.effect_words import effect_words
 from sparkfleet.planner.report.prediction_terms import prediction_sums, sum_lines
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import drafts_of
@@ -78,7 +79,7 @@ def test_lines_have_every_term_and_end_in_the_prediction(planned):
     ((_, (itl, _)), *_) = planned("qwen235b-tp2")
     lines = list(sum_lines(itl))
     assert all(any(term.what in line for line in lines) for term in itl.terms)
-    assert all(any(effect.key in line for line in lines) for effect in itl.effects)
+    assert all(any(effect_words(effect.key) in line for line in lines) for effect in itl.effects)
     assert f"{itl.predicted.mid:.2f}" in lines[-1]
     assert "calibrated on" in lines[-1]
 
