@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sparkfleet.controlplane.clocks import Clocks, WallClock, read_clocks
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S, ControllerFailures
+from sparkfleet.controlplane.draft_collector import DraftCollector
 from sparkfleet.controlplane.effects import Effects, LaunchOf
 from sparkfleet.controlplane.entry_watch import Entries, EntryWatch
 from sparkfleet.controlplane.fleet_commands import FleetCommands
@@ -118,6 +119,7 @@ class Controller:
             effects=self._effects,
             gateways=self.gateways,
             usage=self.usage,
+            drafts=DraftCollector(store.drafts, self._steady),
             event_log=self.event_log,
             metrics=metrics,
             clocks=clocks,

@@ -13,7 +13,7 @@ from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.run_permission import barred_by, is_wanted
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
-from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.controlplane.views.metrics_export import canary_samples, fleet_samples, key_samples
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
@@ -63,7 +63,7 @@ class FleetQueries:
             failures=self._store.failures.all(),
             drained=self._store.drains.nodes(),
             drained_groups=self._store.drains.groups(),
-            deployments=self._gateways.snapshot(self._fleet.running()).deployments(),
+            deployments=tuple(self._deployments()),
             paused=self._fleet.paused,
             last_event=self._store.events.last_id(),
             trouble=self._failures.reported(),
@@ -76,6 +76,13 @@ class FleetQueries:
                 *self._unpinned(),
             ),
         )
+
+    def _deployments(self) -> Iterator[DeploymentStatus]:
+        """Every deployment, with the draft tokens of its requests."""
+        drafts = self._store.drafts.traffic()
+        for one in self._gateways.snapshot(self._fleet.running()).deployments():
+            counted = drafts.get(one.name)
+            yield one.model_copy(update={"drafts": counted}) if counted else one
 
     def _unpinned(self) -> Iterator[str]:
         """Deployments of an older release that let code of a checkpoint run without a commit."""

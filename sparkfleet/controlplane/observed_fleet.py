@@ -15,8 +15,9 @@ from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.carry_over import RunningGroup
-from sparkfleet.planner.types.plan import Rung
+from sparkfleet.planner.types.plan import Candidate, Rung
 
 
 class ObservedFleet:
@@ -125,6 +126,13 @@ class ObservedFleet:
             )
             for name, desired in self.applied().items()
         }
+
+    def candidate_of(self, report: GroupReport) -> Candidate | None:
+        """Returns the rung's candidate that a group of the newest plans reports; None for any other group."""
+        desired = self.store.deployments.desired().get(report.deployment)
+        if desired is None or report.group not in desired.groups:
+            return None
+        return desired.plan_of(report.group).rung_at(report.rung).candidate
 
     def drained(self) -> frozenset[str]:
         """Nodes on which nothing is to be started."""

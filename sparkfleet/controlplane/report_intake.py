@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparkfleet.controlplane.clocks import Clocks
+from sparkfleet.controlplane.draft_collector import DraftCollector
 from sparkfleet.controlplane.effects import Effects
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.phase_change import on_report
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.report_cache import ReportOrder
+from sparkfleet.controlplane.state.tables.draft_traffic import draft_setup_of
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
 from sparkfleet.controlplane.views.start_phases import StartPhases
 from sparkfleet.errors import Cause
@@ -36,6 +38,7 @@ class ReportIntake:
         effects: Effects,
         gateways: GatewayControl,
         usage: UsageCollector,
+        drafts: DraftCollector,
         event_log: EventLog,
         metrics: ControlMetrics,
         clocks: Clocks,
@@ -45,6 +48,7 @@ class ReportIntake:
         self._effects = effects
         self._gateways = gateways
         self._usage = usage
+        self._drafts = drafts
         self._event_log = event_log
         self._metrics = metrics
         self._clocks = clocks
@@ -61,6 +65,8 @@ class ReportIntake:
         before = self._fleet.reports.newest(report.name)
         self._phases.see(report)
         self._fleet.forecast.see(report)
+        candidate = self._fleet.candidate_of(report)
+        self._drafts.take(report, draft_setup_of(candidate) if candidate else None)
         if self._fleet.reports.group(report):
             try:
                 await self._phase_changed(report)

@@ -120,6 +120,15 @@ class DraftTokenCounts(NamedTuple):
 
     proposed: float = 0.0
     accepted: float = 0.0
+    steps: float = 0.0
+    """Verifications of one request's draft each; 0 if the engine does not count them."""
+
+
+class PositionCounter(NamedTuple):
+    """Counter of an engine, and the label that has the position in a draft."""
+
+    name: str
+    label: str
 
 
 class Engine(Protocol):
@@ -140,6 +149,8 @@ class Engine(Protocol):
     """Further series, of which one moves with every step of a prefill; () if none does before a request is finished."""
     draft_metrics: tuple[str, ...]
     """Counters that `drafts` reads; () if the engine exports none."""
+    draft_positions: PositionCounter | None
+    """Counter of accepted draft tokens by their position in the draft, from 0; None if the engine exports none."""
     token_api: TokenApi
     """Requests and readers for the ids and probabilities of tokens."""
     checks_token: bool

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.engines.base import DraftTokenCounts, RankCommand, RankContext, checkpoint_mounts
+from sparkfleet.engines.base import (
+    DraftTokenCounts,
+    PositionCounter,
+    RankCommand,
+    RankContext,
+    checkpoint_mounts,
+)
 from sparkfleet.engines.nccl_env import merged
 from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
@@ -28,6 +34,7 @@ class Custom:
     tokens_metric = ""
     step_metrics: tuple[str, ...] = ()
     draft_metrics: tuple[str, ...] = ()
+    draft_positions: PositionCounter | None = None
     token_api: TokenApi = TextCompletions()
     checks_token = False
     always_forwarded = False

@@ -13,6 +13,7 @@ from pathlib import PurePosixPath
 
 from sparkfleet.engines.base import (
     DraftTokenCounts,
+    PositionCounter,
     RankCommand,
     RankContext,
     cache_mounts,
@@ -54,6 +55,10 @@ class LlamaCpp:
     draft_metrics: tuple[str, ...] = (
         "llamacpp:spec_decode_num_draft_tokens_total",
         "llamacpp:spec_decode_num_accepted_tokens_total",
+        "llamacpp:spec_decode_num_drafts_total",
+    )
+    draft_positions: PositionCounter | None = PositionCounter(
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "position"
     )
     token_api: TokenApi = PrefixCompletions()
     checks_token = False
@@ -61,8 +66,7 @@ class LlamaCpp:
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens as the engine counts them."""
-        proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return DraftTokenCounts(proposed, accepted)
+        return DraftTokenCounts(*(sums.get(name, 0.0) for name in self.draft_metrics))
 
     def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The server on one address, with its key in the environment."""

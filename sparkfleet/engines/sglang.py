@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from sparkfleet.engines.base import (
     DraftTokenCounts,
     LaunchFile,
+    PositionCounter,
     RankCommand,
     RankContext,
     cache_mounts,
@@ -81,6 +82,7 @@ class Sglang:
         "sglang:generation_tokens_total",
         "sglang:num_requests_total",
     )
+    draft_positions: PositionCounter | None = None
     token_api: TokenApi = NativeGenerate()
     checks_token = True
     always_forwarded = False
@@ -93,7 +95,8 @@ class Sglang:
         `tokens` is the depth for one request: under load the share of accepted draft tokens is at least this.
         """
         steps, generated, requests = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return DraftTokenCounts(steps * tokens, max(0.0, generated - requests - steps) if steps else 0.0)
+        accepted = max(0.0, generated - requests - steps) if steps else 0.0
+        return DraftTokenCounts(steps * tokens, accepted, steps)
 
     def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The server bound to one address. Only rank 0 serves; the others answer /health without serving requests."""

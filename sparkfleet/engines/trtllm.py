@@ -32,6 +32,7 @@ from sparkfleet.engines.base import (
     DraftTokenCounts,
     LaunchFile,
     Mount,
+    PositionCounter,
     RankCommand,
     RankContext,
     cache_mounts,
@@ -72,14 +73,14 @@ class Trtllm:
         "trtllm_spec_decode_num_draft_tokens_total",
         "trtllm_spec_decode_num_accepted_tokens_total",
     )
+    draft_positions: PositionCounter | None = None
     token_api: TokenApi = TextCompletions()
     checks_token = False
     always_forwarded = False
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
-        """Draft tokens as the engine counts them."""
-        proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return DraftTokenCounts(proposed, accepted)
+        """Draft tokens as the engine counts them. Its steps are not counted, and have a depth by load."""
+        return DraftTokenCounts(*(sums.get(name, 0.0) for name in self.draft_metrics))
 
     def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """`trtllm-serve` for one rank; for several, the leader's `mpirun` or a worker's sshd."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from sparkfleet.engines.base import (
     DraftTokenCounts,
     LaunchFile,
+    PositionCounter,
     RankCommand,
     RankContext,
     cache_mounts,
@@ -48,6 +49,10 @@ class Vllm:
     draft_metrics: tuple[str, ...] = (
         "vllm:spec_decode_num_draft_tokens_total",
         "vllm:spec_decode_num_accepted_tokens_total",
+        "vllm:spec_decode_num_drafts_total",
+    )
+    draft_positions: PositionCounter | None = PositionCounter(
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total", "position"
     )
     token_api: TokenApi = IdCompletions()
     checks_token = True
@@ -55,8 +60,7 @@ class Vllm:
 
     def drafts(self, sums: Mapping[str, float], tokens: int) -> DraftTokenCounts:
         """Draft tokens as the engine counts them."""
-        proposed, accepted = (sums.get(name, 0.0) for name in self.draft_metrics)
-        return DraftTokenCounts(proposed, accepted)
+        return DraftTokenCounts(*(sums.get(name, 0.0) for name in self.draft_metrics))
 
     def launch(self, candidate: Candidate, context: RankContext) -> RankCommand:
         """The server bound to one address, with the token in the environment.

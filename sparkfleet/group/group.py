@@ -299,6 +299,8 @@ class Group:
             waiting=load.waiting,
             drafted=load.drafted,
             accepted=load.accepted,
+            draft_steps=load.draft_steps,
+            accepted_by_position=load.accepted_by_position,
             tokens=load.figures[0] if load.figures else None,
         )
 

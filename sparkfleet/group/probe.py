@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 
+from sparkfleet.engines.base import PositionCounter
 from sparkfleet.engines.token_api import COMPLETIONS, Ask, Sampled, Scored, TokenApi
 from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import EngineError
@@ -188,14 +190,18 @@ class Probe:
 
     async def gauges(self, path: str, names: tuple[str, ...]) -> dict[str, float]:
         """Sums of the named series on the engine's metrics page; empty if it does not answer."""
+        page = await self.page(path)
+        return sum_series(page, names) if page else {}
+
+    async def page(self, path: str) -> str:
+        """The engine's metrics page; "" if it does not answer."""
         try:
             async with self._session.get(
                 self._url + path, headers=self._headers, timeout=_seconds(5)
             ) as response:
-                page = await response.text() if response.status == 200 else ""
+                return await response.text() if response.status == 200 else ""
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return {}
-        return sum_series(page, names) if page else {}
+            return ""
 
 
 def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
@@ -206,6 +212,18 @@ def sum_series(page: str, names: tuple[str, ...]) -> dict[str, float]:
         if name in sums and math.isfinite(value := _number(line.rpartition(" ")[2])):
             sums[name] += value
     return sums
+
+
+def sums_by_position(page: str, series: PositionCounter) -> tuple[float, ...]:
+    """Sums of a series by a label that counts from 0, without gaps, from a Prometheus text page."""
+    sums: dict[int, float] = {}
+    label = re.compile(rf'[{{,]\s*{re.escape(series.label)}="(\d+)"')
+    for line in page.splitlines():
+        found = label.search(line) if line.startswith(f"{series.name}{{") else None
+        if found is not None and math.isfinite(value := _number(line.rpartition(" ")[2])):
+            at = int(found[1])
+            sums[at] = sums.get(at, 0.0) + value
+    return tuple(sums[at] for at in range(len(sums))) if sums.keys() == set(range(len(sums))) else ()
 
 
 def _number(text: str) -> float:

@@ -95,6 +95,10 @@ class GroupReport(NamedGroupValue):
     drafted: float = 0.0
     """Draft tokens that its engine proposed since it started; 0 without speculation."""
     accepted: float = 0.0
+    draft_steps: float = 0.0
+    """Verifications of one request's draft each since its engine started; 0 if the engine does not count them."""
+    accepted_by_position: tuple[float, ...] = ()
+    """The accepted draft tokens by their position in the draft; () if the engine does not count them."""
     measured: dict[str, float] = Field(default_factory=dict)
     silent_s: float = 0.0
     """Seconds since its last report, if that is long: everything else here is then out of date."""

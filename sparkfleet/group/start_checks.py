@@ -6,7 +6,7 @@ import asyncio
 
 from sparkfleet.engines.base import DraftTokenCounts
 from sparkfleet.errors import EngineError
-from sparkfleet.group.canary import sanity
+from sparkfleet.group.canary import drafts_of, sanity
 from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
@@ -15,6 +15,8 @@ from sparkfleet.group.speed import TURN_S, MeasuringTurns, measure_speed
 
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""
+FEWEST_STEPS = 20
+"""Steps of speculation from which their mean is that of a measurement's text: three streams have 40 to 190."""
 LATER_S = 60.0
 """The same after a measurement that failed."""
 
@@ -91,4 +93,19 @@ class StartChecks:
     async def _measure(self, wait_s: float) -> dict[str, float]:
         """The speed, by name; {} if other groups of the node start or are measured for longer than `wait_s`."""
         async with self._turns.alone(wait_s) as quiet:
-            return (await measure_speed(self._client.probe.measure)).values() if quiet else {}
+            if not quiet:
+                return {}
+            probe, engine, drafts = (
+                self._client.probe,
+                self._client.engine,
+                self._launch.candidate.speculation,
+            )
+            before = await drafts_of(probe, engine, drafts)
+            found = (await measure_speed(probe.measure)).values()
+            after = await drafts_of(probe, engine, drafts)
+        steps = after.steps - before.steps
+        if (
+            steps >= FEWEST_STEPS
+        ):  # the speed is that of its own text: with others it has other tokens per step
+            found["tokens_per_step"] = 1.0 + (after.accepted - before.accepted) / steps
+        return found

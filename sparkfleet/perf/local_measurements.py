@@ -35,6 +35,8 @@ class Point(Value):
     prefill_tps: float | None = None
     decode_tps_per_request: float | None = None
     decode_tps_aggregate: float | None = None
+    accepted: float | None = None
+    """Tokens per step of its own text; None without speculation, or if they were not counted."""
 
 
 class LocalMeasurement(Value):
@@ -61,8 +63,18 @@ class LocalMeasurement(Value):
         )
 
 
-def anchored(model: LatencyModel, workload: Workload, points: Sequence[Point]) -> Rates:
-    """The prediction, corrected by the nearest of `points` that measured each rate. Without points: the prediction."""
+def anchored(
+    model: LatencyModel, workload: Workload, points: Sequence[Point], usual: LatencyModel | None = None
+) -> Rates:
+    """The prediction, corrected by the nearest of `points` that measured each rate. Without points: the prediction.
+
+    Args:
+        model: of the setup.
+        workload: that is predicted.
+        points: measurements of the setup.
+        usual: the same with published acceptance, if `model` has that of a deployment's own text: the requests of a
+            measurement have other texts. None: `model`.
+    """
     plain = rates(model, workload)
     changes: dict[str, Band] = {}
     for name in ("ttft_ms", "prefill_tps", "decode_tps_per_request", "decode_tps_aggregate"):
@@ -73,7 +85,7 @@ def anchored(model: LatencyModel, workload: Workload, points: Sequence[Point]) -
             default=None,
         )
         if band is not None and nearest is not None:
-            changes[name] = _corrected(band, name, model, workload, nearest)
+            changes[name] = _corrected(band, name, usual or model, workload, nearest)
     return plain.model_copy(update=changes)
 
 
@@ -99,6 +111,11 @@ def _decoding(a: Workload, b: Workload) -> float:
     return apart + (a.content != b.content)
 
 
+def text_of(point: Point, model: LatencyModel) -> float:
+    """Tokens per step of a measurement's own text as a multiple of the published ones; 1 if they are not known."""
+    return 1.0 if point.accepted is None else point.accepted / model.yielded(point.workload)
+
+
 def _doublings(x: float, y: float) -> float:
     return abs(math.log2(x / y))
 
@@ -111,7 +128,9 @@ def _corrected(band: Band, name: str, model: LatencyModel, workload: Workload, p
         return band
     trust = math.exp(-away / REACH)
     half = REPEATS + (1 - trust) * math.log(band.high / band.mid)
-    middle = band.mid * (value / there.mid) ** trust
+    # Other texts have other tokens per step: what holds for them is the time of a step.
+    text = text_of(point, model) if away and name in DECODING else 1.0
+    middle = band.mid * (value / (there.mid * text)) ** trust
     return Band(
         low=middle * math.exp(-half),
         mid=middle,

@@ -137,6 +137,19 @@ class MemoryPart(Value):
     bytes: float
 
 
+class DepthPrediction(Value):
+    """Decode steps with other depths of a draft, from which the speed follows for any acceptance."""
+
+    published: float
+    """Tokens per step of the planned depth by published acceptance, whatever this fleet has counted."""
+    steps_alone: tuple[float, ...]
+    """Decode steps per second of one request alone with 0, 1, … draft tokens, as modelled."""
+    steps_loaded: tuple[float, ...]
+    """The same of each of the planned requests at once."""
+    accepted_loaded: float
+    """Tokens per step with which the rate of all planned requests was predicted."""
+
+
 class Prediction(Value):
     """Prediction of a candidate. None means: not known."""
 
@@ -163,6 +176,8 @@ class Prediction(Value):
     """Requests at once that would fit at the planned context, likewise."""
     accepted: float | None = None
     """Tokens per step of speculative decoding."""
+    depths: DepthPrediction | None = None
+    """None without speculation, and with drafts from the text itself, whose steps are not all counted."""
     check_ttft_ms: Band | None = None
     """Of the short request that every group is measured with right after its start."""
     check_decode_tps: Band | None = None

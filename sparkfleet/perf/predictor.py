@@ -7,7 +7,8 @@ speed model (`SpeedConfig`), which share the fields of `EngineConfig`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from typing import NamedTuple, get_args
 
@@ -22,14 +23,15 @@ from sparkfleet.knowledge.models.speculators import bundles, speculator_with
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
 from sparkfleet.perf.engine_config import EngineConfig
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
-from sparkfleet.perf.latency.rates import Rates
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
-from sparkfleet.perf.local_measurements import LocalMeasurement, anchored
+from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
+from sparkfleet.perf.latency.rates import Rates, rates
+from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, SpeedConfig
+from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, text_of
 from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_tokens
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.memory.kv_cache import whole_block
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
-from sparkfleet.perf.prediction import Band, MemoryPart, Speculation, Split
+from sparkfleet.perf.prediction import Band, DepthPrediction, MemoryPart, Speculation, Split
 from sparkfleet.perf.workload import CHECK, Content, Workload
 from sparkfleet.units import GB
 
@@ -117,6 +119,7 @@ class Predictor:
         measurements: what the user has measured with them; the planner's numbers follow it.
         drafts: the facts of checkpoints that make drafts, by the names that deployments give them.
         content: the text that speeds are predicted for.
+        acceptances: of drafts with these weights, as counted on the requests of the deployment that is planned.
     """
 
     def __init__(
@@ -125,17 +128,20 @@ class Predictor:
         measurements: tuple[LocalMeasurement, ...] = (),
         drafts: tuple[tuple[str, Checkpoint], ...] = (),
         content: Content = "mixed",
+        acceptances: tuple[LocalAcceptance, ...] = (),
     ) -> None:
         self.content: Content = content
         self.checkpoint = checkpoint
         self._drafts = dict(drafts)
         self.measurements = measurements
+        self.acceptances = acceptances
         self.shape: ModelShape = from_checkpoint(checkpoint)
         self._shapes: dict[RequantizedBits, ModelShape] = {}
         self.format = format_of(checkpoint)
         self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
         self._rates: dict[tuple[object, ...], Rates] = {}
         self._memory: dict[tuple[object, ...], tuple[Band, tuple[MemoryPart, ...]]] = {}
+        self._depths: dict[tuple[object, ...], DepthPrediction | None] = {}
 
     def _shape(self, settings: EngineSettings) -> ModelShape:
         """The shapes as the build of these settings stores them."""
@@ -171,7 +177,8 @@ class Predictor:
     def _corrected(self, split: Split, settings: EngineSettings, workload: Workload) -> Rates:
         """The prediction for a workload, corrected by what was measured of the same setup.
 
-        A depth by load is one setup: what was measured of one request corrects it under load, too.
+        A depth by load is one setup: what was measured of one request corrects it under load, too. Acceptance that was
+        counted on a deployment's requests is not that of the check's own text.
         """
         speculation = settings.speculation
         now = speculation.at(workload.concurrency)
@@ -186,11 +193,69 @@ class Predictor:
                 }
             ).of(setup)
         ]
-        return anchored(model_of(setup, factors()), workload, own)
+        published = model_of(setup, factors())
+        local = None if workload == CHECK else self.acceptance(now)
+        if local is not None and not own:
+            own = [*self._of_other_depths(split, settings._replace(speculation=now), published)]
+        return anchored(replace(published, local=local), workload, own, published)
+
+    def _of_other_depths(self, split: Split, settings: EngineSettings, here: LatencyModel) -> Iterator[Point]:
+        """Measurements of the same draft with other depths, as they would be with this one: what this fleet's nodes are
+        faster or slower by is no reason for another depth."""
+        for one in self.measurements:
+            there = at_depth(settings.speculation, one.k)
+            alike = one.model_copy(
+                update={"method": SPEED_METHODS.get(one.method, one.method), "k": here.setup.k}
+            )
+            if one.k and one.point.decode_tps_per_request is not None and alike.of(here.setup):
+                model = self._model(split, settings._replace(speculation=there))
+                of_here, of_there = (
+                    rates(each, one.point.workload).decode_tps_per_request.mid for each in (here, model)
+                )
+                tps = one.point.decode_tps_per_request / text_of(one.point, model) * of_here / of_there
+                yield one.point.model_copy(
+                    update={"decode_tps_per_request": tps, "decode_tps_aggregate": None, "accepted": None}
+                )
+
+    def acceptance(self, speculation: Speculation) -> LocalAcceptance | None:
+        """Finds the counted acceptance of a draft with the nearest depth, the deeper of two; None if none was counted."""
+        found = [one for one in self.acceptances if one.of(as_counted(speculation))]
+        return min(
+            found,
+            key=lambda one: (abs(one.tokens - speculation.tokens), -one.tokens, -one.steps),
+            default=None,
+        )
+
+    def depths(
+        self, split: Split, settings: EngineSettings, context: int, concurrency: int
+    ) -> DepthPrediction | None:
+        """Decode steps with each depth of a draft, up to some beyond the planned one, and without drafts."""
+        wanted = settings.speculation
+        if wanted.method in ("none", "ngram"):
+            return None
+        key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
+        if key not in self._depths:
+            length = usual(context, 1, self.content).context
+            models = [
+                self._model(split, settings._replace(speculation=at_depth(wanted, k)))
+                for k in range(deepest(wanted) + 1)
+            ]
+            now = self._model(split, settings._replace(speculation=wanted.at(1)))
+            loaded = self.model(split, settings._replace(speculation=wanted.at(concurrency)))
+            self._depths[key] = DepthPrediction(
+                published=now.yielded(usual(context, 1, self.content)),
+                steps_alone=tuple(round(1 / one.step_s(1, length), 3) for one in models),
+                steps_loaded=tuple(round(1 / one.step_s(concurrency, length), 3) for one in models),
+                accepted_loaded=loaded.yielded(usual(context, concurrency, self.content)),
+            )
+        return self._depths[key]
+
+    def _model(self, split: Split, settings: EngineSettings) -> LatencyModel:
+        return model_of(self._speed_config(split, settings), factors())
 
     def model(self, split: Split, settings: EngineSettings) -> LatencyModel:
         """The speed model of a setup before local measurements correct it, to explain what a prediction is made of."""
-        return model_of(self._speed_config(split, settings), factors())
+        return replace(self._model(split, settings), local=self.acceptance(settings.speculation))
 
     def config(self, split: Split, settings: EngineSettings) -> EngineConfig:
         """The engine configuration that both models begin with."""
@@ -292,9 +357,42 @@ def predictor_of(
     measurements: tuple[LocalMeasurement, ...] = (),
     drafts: tuple[tuple[str, Checkpoint], ...] = (),
     content: Content = "mixed",
+    acceptances: tuple[LocalAcceptance, ...] = (),
 ) -> Predictor:
     """The predictor of a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
-    return Predictor(checkpoint, measurements, drafts, content)
+    return Predictor(checkpoint, measurements, drafts, content, acceptances)
+
+
+def as_counted(speculation: Speculation) -> Speculation:
+    """The draft by its name for the speed model: SGLang's NEXTN is the same head as the others' MTP."""
+    name = SPEED_METHODS.get(speculation.method, speculation.method)
+    return speculation.model_copy(update={"method": name})
+
+
+DEEPER = 2
+"""Draft tokens beyond the planned depth that are looked at: of a head that drafts one token after the other. A parallel
+drafter has no more than its block."""
+
+
+def deepest(speculation: Speculation) -> int:
+    """The largest depth of a draft that is looked at beside the planned one."""
+    parallel = speculation.method in PARALLEL_DRAFTS
+    return speculation.tokens + (0 if parallel else DEEPER)
+
+
+def at_depth(speculation: Speculation, tokens: int) -> Speculation:
+    """The same draft with so many draft tokens per step, for any load; 0: no speculation."""
+    if not tokens:
+        return Speculation()
+    chain = speculation.beam_tokens is not None
+    return speculation.model_copy(
+        update={
+            "tokens": tokens,
+            "beam_tokens": tokens + 1 if chain else None,
+            "busy": None,
+            "busy_from": None,
+        }
+    )
 
 
 def _pass_bytes(speculation: Speculation) -> float | None:

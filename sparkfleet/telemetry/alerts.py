@@ -196,7 +196,8 @@ SPEED = (
         " of before.",
         means="Speculation costs time without a gain: other texts than before, or a fault.",
         look="Acceptance by position on the Deployment dashboard: all positions or the late ones.",
-        do="Fewer draft tokens, or `speculation: none`, in its file; then `sparkfleet apply`.",
+        do="`sparkfleet describe {{ $labels.deployment }}` has the depth that is faster for the texts of the last days, as a"
+        " line for its file; then `sparkfleet apply`.",
     ),
     _alert(
         "QueueLong",

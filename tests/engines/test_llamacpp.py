@@ -119,8 +119,10 @@ def test_what_it_cannot_do_is_refused_before_it_starts(launch, fields, words):
 
 
 def test_draft_tokens_are_those_that_it_counts():
-    proposed, accepted = LLAMACPP.draft_metrics
-    assert LLAMACPP.drafts({proposed: 30.0, accepted: 21.0}, 3) == DraftTokenCounts(30.0, 21.0)
+    proposed, accepted, steps = LLAMACPP.draft_metrics
+    assert LLAMACPP.drafts({proposed: 30.0, accepted: 21.0, steps: 10.0}, 3) == DraftTokenCounts(
+        30.0, 21.0, 10.0
+    )
     assert LLAMACPP.drafts({}, 3) == DraftTokenCounts()
 
 

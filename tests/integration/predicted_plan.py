@@ -20,12 +20,14 @@ TTFT = Band(low=10, mid=100, high=10_000, basis="a test")
 """ms; nothing is too slow for it."""
 
 
-def predicting(plan, alone, together):
-    """The plan with these speeds, tok/s, as the lower ends of what each rung is predicted to reach."""
+def predicting(plan, alone, together, **more):
+    """The plan with these speeds, tok/s, as the lower ends of what each rung is predicted to reach, and with other fields of
+    its predictions."""
     update = {
         "check_decode_tps": _above(alone),
         "decode_tps_aggregate": _above(together),
         "check_ttft_ms": TTFT,
+        **more,
     }
 
     def rung(one):
@@ -39,10 +41,10 @@ def _above(low):
     return Band(low=low, mid=1.2 * low, high=1.5 * low, basis="a test")
 
 
-async def predict(client, name, alone, together):
+async def predict(client, name, alone, together, **more):
     """Apply the last generation with that prediction; the new generation."""
     last = (await client.history(name))[-1]
-    plan = predicting(last.plan, alone, together)
+    plan = predicting(last.plan, alone, together, **more)
     # An equal specification would change nothing: `retry` makes another generation of it.
     request = ApplyRequest(spec=last.spec, plan=plan, who="a test", retry=True)
     return (await client.apply(request))[0]

@@ -1,7 +1,16 @@
 """Speculation through the whole of sparkfleet: what is drafted is accepted, shown, and changes no answer."""
 
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+
+import predicted_plan
 import pytest
 from live_fleet import TINY
+
+from sparkfleet.controlplane.api.client import connect
+from sparkfleet.perf.latency.local_acceptance import ENOUGH_STEPS
+from sparkfleet.perf.prediction import Band, DepthPrediction
 
 pytestmark = pytest.mark.integration
 
@@ -41,6 +50,31 @@ def drafts(fleet):
     return group["drafted"], group["accepted"]
 
 
+def kept_of_requests(fleet, method):
+    """The tokens per step of requests are stored within a minute or two, and `describe` shows them."""
+
+    def kept():
+        fleet.chat(QUESTIONS[0])
+        found = fleet.deployment()["drafts"]
+        return next((one for one in found if one["setup"]["speculation"]["method"] == method), None)
+
+    one = fleet.until(kept, timeout=180)
+    counts = one["counts"]
+    assert (
+        0
+        < counts["accepted"]
+        <= counts["proposed"]
+        <= counts["steps"] * one["setup"]["speculation"]["tokens"]
+    )
+    assert sum(counts["by_position"]) == pytest.approx(counts["accepted"])
+    code, out, _ = fleet.run("describe", "tiny")
+    assert code == 0
+    assert f"{method.upper()} k=" in out
+    words = " ".join(out.split())
+    assert "your traffic: " in words
+    assert " tokens per step over " in words
+
+
 @pytest.mark.parametrize("method", [pytest.param(method, marks=TIERS.get(method, ())) for method in WAYS])
 def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
     fleet.apply(fleet.write("tiny.yaml", TINY + WAYS[method]))
@@ -49,6 +83,48 @@ def test_it_says_the_same_and_its_drafts_are_counted(fleet, plain, method):
     assert 0 < accepted <= drafted
     shown = 'sparkfleet_draft_tokens{deployment="tiny"'
     fleet.until(lambda: shown in fleet.metrics(), timeout=60)
+    if method != "ngram":  # its steps are not all counted
+        kept_of_requests(fleet, method)
+
+
+DEPTHS = DepthPrediction(
+    published=2.8,
+    steps_alone=(60.0, 12.0, 11.0, 10.0, 9.0, 8.0),
+    steps_loaded=(60.0, 12.0, 11.0, 10.0, 9.0, 8.0),
+    accepted_loaded=2.8,
+)
+"""Steps per second of a draft that costs more than it can bring: three draft tokens yield four tokens at most, 40 tok/s."""
+
+
+async def predict_depths(fleet):
+    client = await connect(fleet.paths)
+    assert client is not None, "no controller answers"
+    async with client:
+        alone = Band(low=20.0, mid=28.0, high=40.0)
+        more = {"decode_tps_per_request": alone, "accepted": 2.8, "depths": DEPTHS}
+        await predicted_plan.predict(client, "tiny", 1.0, 1.0, **more)
+
+
+@pytest.mark.full
+def test_the_line_that_describe_has_for_its_requests_can_be_typed(fleet):
+    """Nothing is predicted for a CPU, so its plan gets the steps per second of each depth."""
+    fleet.apply(fleet.write("tiny.yaml", TINY + WAYS["draft"]))
+    asyncio.run(predict_depths(fleet))
+
+    def served():
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(fleet.chat, QUESTIONS * 8))
+        return max((one["steps"] for one in fleet.deployment()["drafts"]), default=0) >= ENOUGH_STEPS
+
+    fleet.until(served, timeout=900)
+    described = " ".join(fleet.ok("describe", "tiny").split())
+    assert "(published 2.80)" in described
+    words = re.search(r"in the file: `(.*?)`", described)[1]
+    assert words == "speculation: none"
+    assert "no speculation is faster: `sparkfleet describe tiny`" in fleet.ok("status")
+    fleet.apply(fleet.write("tiny.yaml", f"{TINY}{words}\n"))
+    assert "in the file" not in fleet.ok("describe", "tiny")
+    assert fleet.chat(QUESTIONS[0])
 
 
 @pytest.mark.opt_in

@@ -19,6 +19,7 @@ from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
+from sparkfleet.fleet.planning.speculation_advice import advice_for, advice_lines
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 from sparkfleet.fleet.report.status_lines import indented, load_words, on_demand_words
 from sparkfleet.fleet.session import Session
@@ -61,6 +62,7 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
             console.print(each, markup=False)
     if deployment.plan is not None:
         print_lines(explain_plan(deployment.plan))
+    print_lines(advice_lines(advice_for(deployment)))
     if deployment.on_demand:
         print_lines(lines_of("on demand", on_demand_words(deployment)))
     for group in deployment.groups:

@@ -30,6 +30,7 @@ from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
 from sparkfleet.fleet.planning.gguf_offers import gguf_lines
 from sparkfleet.fleet.planning.named_images import named_image_lines
 from sparkfleet.fleet.planning.plan import FleetPlan, plan_deployments
+from sparkfleet.fleet.planning.speculation_advice import advice_lines
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import (
@@ -283,6 +284,7 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     planned = {one.spec.name: one for one in found.decision.planned}
     refused = {one.name: one for one in found.decision.plan.refused}
     fewer_bits, named_images, ggufs = found.fewer_bits(), found.named_images(), found.ggufs()
+    speculation = found.speculation()
     for spec in found.specs:
         lighter = [
             *gguf_lines(ggufs.get(spec.name, ())),
@@ -291,7 +293,11 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
         if spec.name in refused:
             lines = refusal_lines(spec, refused[spec.name], found.fleet, shown, lighter)
         else:
-            others = [*lighter, *named_image_lines(named_images.get(spec.name, ()))]
+            others = [
+                *advice_lines(speculation.get(spec.name, ())),
+                *lighter,
+                *named_image_lines(named_images.get(spec.name, ())),
+            ]
             lines = _plan_lines(planned[spec.name], found.fleet, shown, others)
         print_lines(lines)
         console.print()
@@ -378,6 +384,7 @@ def _print(found: FleetPlan, sums: Sums | None) -> None:
             "fewer_bits": _as_json(found.fewer_bits()),
             "named_images": _as_json(found.named_images()),
             "ggufs": _as_json(found.ggufs()),
+            "speculation": _as_json(found.speculation()),
             "assumed": list(fleet.assumed),
         }
         | explained

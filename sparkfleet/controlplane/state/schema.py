@@ -115,7 +115,18 @@ CREATE TABLE node_boots (node TEXT PRIMARY KEY, boot TEXT NOT NULL) STRICT;
 """
 """The boot of each node that was seen last: a power cut ends the controller as well."""
 
-SCHEMAS = (FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH, TWELFTH)
+THIRTEENTH = """
+CREATE TABLE draft_hours (
+    hour INTEGER NOT NULL, deployment TEXT NOT NULL, setup TEXT NOT NULL, steps REAL NOT NULL, proposed REAL NOT NULL,
+    accepted REAL NOT NULL, by_position TEXT NOT NULL, PRIMARY KEY (hour, deployment, setup)
+) STRICT;
+"""
+"""Draft tokens of each deployment's requests by hour since 1970; the setup is JSON of DraftSetup."""
+
+SCHEMAS = (
+    *(FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH, TWELFTH),
+    THIRTEENTH,
+)
 """Changes of each version."""
 
 IDENTITY_SINCE = 6

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
+from sparkfleet.controlplane.state.tables.draft_traffic import DraftTraffic
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.gateway.routing_table import GROUP_APP
@@ -116,6 +117,8 @@ class DeploymentStatus(Value):
     running: tuple[RunningGroup, ...] | None = None
     """Groups that run or start and are not given up, each at its rung: also older ones, to which an apply may point back.
     None: a controller of an earlier release does not report them."""
+    drafts: tuple[DraftTraffic, ...] = ()
+    """Draft tokens of its requests over the last days, by what drafted them, the one with most steps first."""
 
     def index_of(self, group: GroupKey) -> int | None:
         """Index of a group in the plan; None if it belongs to another plan."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
+from sparkfleet.controlplane.state.tables.draft_hours import DraftHours
 from sparkfleet.controlplane.state.tables.drains import DrainTable
 from sparkfleet.controlplane.state.tables.events import KEEP_EVENTS, EventTable
 from sparkfleet.controlplane.state.tables.failures import FailureTable
@@ -42,6 +43,7 @@ class Store(Database):
         self.boots = BootTable(self)
         self.keys = KeyTable(self)
         self.usage = UsageLedger(self)
+        self.drafts = DraftHours(self)
 
     def adopt(self, deployments: Iterable[Desired], keys: Iterable[KeyEntry]) -> None:
         """Replaces all deployments and keys by these, with their generations as they are, in one transaction."""

@@ -21,7 +21,9 @@ from sparkfleet.fleet.planning.running import (
     unloaded,
     yielding,
 )
+from sparkfleet.fleet.planning.speculation_advice import acceptances_of
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s
+from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, DiffVerb, compare, planned_groups
 from sparkfleet.planner.rules.failure_memory import without_failed
@@ -116,10 +118,11 @@ def planned_with(
 ) -> Plan:
     """The plan with the fleet's own measurements; `resized`: what runs does not keep its share of `concurrency`.
 
-    A running deployment is not replaced because of a measurement: applying twice changes nothing. If measurements would
-    replace one, the plan is made without them.
+    A running deployment is not replaced because of a measurement: applying twice changes nothing. If acceptance that was
+    counted on the requests of those that go on would replace one, the plan is made without it, and then without any
+    measurement.
     """
-    own, embedded = measurements_of(status), embedded_of(specs)
+    own, counted, embedded = measurements_of(status), acceptances_of(status), embedded_of(specs)
     plan = partial(
         plan_fleet,
         specs,
@@ -132,11 +135,18 @@ def planned_with(
         unloaded=unloaded(status),
     )
     plain = plan()
-    if not own:
-        return plain
-    informed = plan(own)
-    kept = [spec for spec in specs if _change(spec, plain, status) == "keep"]
-    return informed if all(_change(spec, informed, status) == "keep" for spec in kept) else plain
+    kept = [spec for spec in specs if (own or counted) and _change(spec, plain, status) == "keep"]
+    going_on = {spec.name for spec in kept}
+    changing = {name: each for name, each in counted.items() if name not in going_on}
+    tried: list[dict[str, tuple[LocalAcceptance, ...]]] = []
+    for acceptances in (counted, changing, {}):
+        if acceptances in tried or not (own or acceptances):
+            continue
+        tried.append(acceptances)
+        informed = plan(own, acceptances=acceptances)
+        if all(_change(spec, informed, status) == "keep" for spec in kept):
+            return informed
+    return plain
 
 
 def with_expected_times(decision: FleetDecision, times: StepTimes) -> FleetDecision:

@@ -61,6 +61,7 @@ def _point(reports: list[GroupReport]) -> Point:
         when=when,
         ttft_ms=_middle(reports, "ttft_ms"),
         decode_tps_per_request=_middle(reports, "decode_tps"),
+        accepted=_middle(reports, "tokens_per_step"),
     )
 
 
@@ -90,7 +91,8 @@ def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     tps = _number(
         report, "decode_tps", "{:.1f} tok/s for one user", prediction.check_decode_tps if prediction else None
     )
-    return f"TTFT {ttft}, {tps}"
+    text = report.measured.get("tokens_per_step")
+    return f"TTFT {ttft}, {tps}" + (f", {text:.2f} tokens per step of that text" if text else "")
 
 
 def canary_words(report: GroupReport) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,10 +22,21 @@ from sparkfleet.fleet.nodes.surroundings import (
 )
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of, checkpoints_on
 from sparkfleet.fleet.planning.fewer_bits import FewerBits, plans_with_fewer_bits
-from sparkfleet.fleet.planning.fleet_decision import FleetDecision, decide, planned_with, with_expected_times
+from sparkfleet.fleet.planning.fleet_decision import (
+    FleetDecision,
+    PlannedDeployment,
+    decide,
+    planned_with,
+    with_expected_times,
+)
 from sparkfleet.fleet.planning.gguf_offers import GgufOffer, plans_with_ggufs
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.replanning import Replanning
+from sparkfleet.fleet.planning.speculation_advice import (
+    SpeculationAdvice,
+    acceptances_of,
+    advice_for,
+)
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import load_step_times
 from sparkfleet.fleet.session import Session
@@ -32,7 +44,7 @@ from sparkfleet.perf.predictor import predicted_content, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.report.rendezvous import open_rendezvous
-from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
 from sparkfleet.runtime.files import state_probe
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment, drafts_of
@@ -94,6 +106,26 @@ class FleetPlan(NamedTuple):
         """Images that a plan takes only by name, with which a deployment would be served faster, by its name."""
         return plans_with_named_images(self._replanning)
 
+    def speculation(self) -> dict[str, tuple[SpeculationAdvice, ...]]:
+        """Acceptance on the own requests of each deployment that runs, by its name, with the depths that it could have."""
+        found: dict[str, tuple[SpeculationAdvice, ...]] = {}
+        for one in self.decision.planned:
+            now = self.status.named(one.spec.name) if self.status else None
+            if now is not None and (advice := advice_for(now, one.plan)):
+                found[one.spec.name] = tuple(map(partial(self._servable, one), advice))
+        return found
+
+    def _servable(self, planned: PlannedDeployment, advice: SpeculationAdvice) -> SpeculationAdvice:
+        """The advice without options that the fleet could not serve as the file's own; as it is for many deployments."""
+        if planned.spec not in self._replanning.candidates:
+            return advice
+        while (best := advice.best) is not None:
+            found = self._replanning.with_speculation(planned.spec, best.speculation)
+            if found is not None and found.of(planned.spec.name) is not None:
+                break
+            advice = advice.without(best)
+        return advice
+
     @property
     def _replanning(self) -> Replanning:
         def replan(specs: Sequence[Deployment], checkpoints: Mapping[str, Checkpoint]) -> Plan:
@@ -112,8 +144,16 @@ class FleetPlan(NamedTuple):
             (name, self.checkpoints[name]) for name in drafts_of(self.specs) if name in self.checkpoints
         )
         content = next(spec.content for spec in self.specs if spec.name == plan.name)
-        predictor = predictor_of(checkpoint, (), drafts, predicted_content(content))
+        used = acceptances_of(self.status).get(plan.name, ()) if self._is_by_traffic(ladder[rung]) else ()
+        counted = tuple(one for one in used if one.model == ladder[rung].candidate.model)
+        predictor = predictor_of(checkpoint, (), drafts, predicted_content(content), counted)
         return prediction_sums(predictor, self.fleet, plan.groups, rung)
+
+    @staticmethod
+    def _is_by_traffic(rung: Rung) -> bool:
+        """True if a rung was predicted with acceptance that was counted here."""
+        depths, accepted = rung.prediction.depths, rung.prediction.accepted
+        return depths is not None and accepted is not None and accepted != depths.published
 
     def require_feasible(self) -> None:
         """Raise Infeasible if any deployment cannot be served: then none of the others is applied either."""

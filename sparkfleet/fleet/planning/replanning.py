@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
-from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.deployment import Deployment, SpeculationChoice
 
 GAIN = 1.15
 """Least gain in predicted speed at which an alternative is shown: less is within the error of predictions."""
@@ -41,8 +42,13 @@ class Replanning(NamedTuple):
         """The plan with an image in one deployment; None if that is at another's expense."""
         return self._instead(spec, {"image": image}, self.checkpoints)
 
+    def with_speculation(self, spec: Deployment, wanted: Speculation) -> Plan | None:
+        """The plan with a draft and its depth in one deployment; None if that is at another's expense."""
+        pinned = SpeculationChoice(method=wanted.method, tokens=wanted.tokens or None, draft=wanted.draft)
+        return self._instead(spec, {"speculation": pinned}, self.checkpoints)
+
     def _instead(
-        self, spec: Deployment, update: Mapping[str, str], checkpoints: Mapping[str, Checkpoint]
+        self, spec: Deployment, update: Mapping[str, object], checkpoints: Mapping[str, Checkpoint]
     ) -> Plan | None:
         instead = [one.model_copy(update=update) if one is spec else one for one in self.specs]
         found = self.replan(instead, checkpoints)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
+from sparkfleet.fleet.planning.speculation_advice import advice_for
 from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
@@ -194,11 +195,22 @@ def _serving_lines(
         yield "slower than predicted: `sparkfleet doctor` looks for the cause"
     if words := _memory(deployment, group, past.fleet):
         yield words
+    if candidate is not None:
+        yield from _draft_lines(deployment.model_copy(update={"groups": (group,)}))
     if group.rung:
         yield (
             f"rung {group.rung + 1} of its ladder: what was planned first failed"
             f" (`sparkfleet describe {deployment.name}`)"
         )
+
+
+def _draft_lines(deployment: DeploymentStatus) -> Iterator[str]:
+    """The tokens per step of its requests, if another depth of its draft, or none, is clearly faster for them."""
+    for one in advice_for(deployment):
+        if one.best is not None:
+            published = f" (published {one.published:.2f})" if one.published else ""
+            yield f"your traffic: {one.measured:.2f} tokens per step{published}"
+            yield f"{one.best.speculation} is faster: `sparkfleet describe {deployment.name}`"
 
 
 def load_words(group: GroupReport, candidate: Candidate | None) -> str:

@@ -15,6 +15,7 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_coefficient,
     prefill_load_keys,
 )
+from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.latency.roofline_terms import (
     PREFILL_TERMS,
     STEP_TERMS,
@@ -41,6 +42,8 @@ class LatencyModel:
     prefill_coefficients: Mapping[str, float]
     effects: Mapping[Quantity, float]
     """Sums (log) of the effects that depend on the setup alone."""
+    local: LocalAcceptance | None = None
+    """Acceptance of its draft by this fleet's own counters, in place of the published one."""
 
     def prefill_s(self, batch: float, workload: Workload, *, mean: bool = False) -> float:
         """Seconds until `batch` prompts of the workload, come together, are prefilled: the last, or on average."""
@@ -69,6 +72,8 @@ class LatencyModel:
         """Tokens that one step yields per request."""
         if self.setup.method == "none":
             return 1.0
+        if self.local is not None:
+            return self.local.tokens_per_step(self.setup.k)
         return tokens_per_step(acceptance(self.setup, workload.content, self.factors), self.setup.k)
 
     def _effect(self, quantity: Quantity, keys: Mapping[str, float]) -> float:

@@ -120,7 +120,7 @@ def _in_reach(
     spec: Deployment, variant: Variant, planning: PlanningContext, ledger: MemoryLedger, share: int
 ) -> list[str]:
     """The longest context of the model, if the deployment sets a longer one and this one can be served."""
-    predictor = planning.predictor(variant.model, spec.content)
+    predictor = planning.predictor(variant.model, spec)
     most = predictor.checkpoint.max_positions if predictor else None
     if most is None or variant.context is None or variant.context <= most:
         return []
@@ -137,7 +137,7 @@ def _case(
     spec: Deployment, variant: Variant, planning: PlanningContext, share: int
 ) -> VariantCase | Rejection:
     """Stacks for candidates, or the reasons for having none."""
-    predictor = planning.predictor(variant.model, spec.content)
+    predictor = planning.predictor(variant.model, spec)
     if predictor is None:
         reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
         return Rejection(what=variant.model, reason=reason, why="wanted")

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from sparkfleet.knowledge.engines.engine_flags import may_have_others
 from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.engines.method_support import support_of
+from sparkfleet.perf.latency.local_acceptance import CLEARLY
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import EngineSettings
+from sparkfleet.perf.predictor import PROMPT, EngineSettings, at_depth, deepest
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal
@@ -237,7 +238,7 @@ class ProposalEnumerator:
             if reason:
                 self.account.note(engine, (speculation.method,), Fate(Stage.EXCLUDED, reason, "engine"))
             else:
-                yield Proposal(split, pool, engine, speculation)
+                yield self._best_depth(Proposal(split, pool, engine, speculation))
 
     def _methods(self, engine: EngineName, requests: int) -> tuple[Speculation, ...]:
         """The methods to try on an engine under so many requests at once; the others are noted with their reasons."""
@@ -250,6 +251,23 @@ class ProposalEnumerator:
             for one in known.excluded:
                 self.account.note(engine, (one.method,), Fate(Stage.EXCLUDED, one.reason, one.why))
         return known.options
+
+    def _best_depth(self, proposal: Proposal) -> Proposal:
+        """The proposal with the depth that is fastest under the objective, if the acceptance of its draft was counted on the
+        deployment's requests, its depth is open and the gain is clear: published depths are the best for other texts."""
+        case, wanted = self._case, proposal.speculation
+        is_open = case.variant.speculation.tokens is None and wanted.topk == 1
+        if not is_open or case.predictor.acceptance(wanted) is None:
+            return proposal
+        requests = case.load(proposal.split.ranks) if case.objective == "throughput" else 1
+
+        def speed(one: Proposal) -> float:
+            rates = case.predictor.rates(one.split, self.settings(one), 2 * PROMPT, requests)
+            return rates.decode_tps_aggregate.mid
+
+        depths = (_with_depth(wanted, k) for k in range(1, deepest(wanted) + 1))
+        best = max((proposal._replace(speculation=one) for one in depths), key=speed)
+        return best if speed(best) >= CLEARLY * speed(proposal) else proposal
 
     def _impossible(self, split: Split, engine: EngineName, speculation: Speculation) -> str:
         """Reason why a method is not proposed for a split; "" if it is."""
@@ -264,6 +282,14 @@ class ProposalEnumerator:
             return "at the edge of the memory only plain decoding is tried" if edge else _NO_PIPELINE
         stacks = self.stacks[engine]
         return "" if in_order(stacks, speculation) else unable(stacks[0], speculation)
+
+
+def _with_depth(speculation: Speculation, tokens: int) -> Speculation:
+    """The draft with another depth, and with no more than its own under load."""
+    fixed = at_depth(speculation, tokens)
+    if speculation.busy is None or speculation.busy >= tokens:
+        return fixed
+    return fixed.model_copy(update={"busy": speculation.busy, "busy_from": speculation.busy_from})
 
 
 _NO_PIPELINE = "over a pipeline (PP) nothing but plain decoding is published; to try it, set `speculation`"

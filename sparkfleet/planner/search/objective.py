@@ -140,6 +140,8 @@ def _drafting_factor(sized: SizedProposal) -> float:
     if publication == NOT_PUBLISHED:
         return 1.0
     drafted = sized.rates(requests)
+    if sized.case.predictor.acceptance(proposal.speculation) is not None:
+        return 1.0  # published gains and acceptance are those of other texts
     if publication.gain is None:
         return math.sqrt((publication.length or drafted.accepted) / drafted.accepted)
     bare = sized._replace(settings=sized.settings._replace(speculation=Speculation())).rates(requests)

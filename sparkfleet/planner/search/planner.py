@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.planner.capacity.headroom import reached
 from sparkfleet.planner.capacity.joint_sizing import with_room
@@ -39,6 +40,7 @@ def plan_fleet(
     running: Mapping[str, DeploymentPlan] | None = None,
     measurements: Sequence[LocalMeasurement] = (),
     *,
+    acceptances: Mapping[str, tuple[LocalAcceptance, ...]] | None = None,
     embedded: Mapping[str, EmbeddedModel] | None = None,
     resized: bool = False,
     yielding: Collection[str] = (),
@@ -52,6 +54,8 @@ def plan_fleet(
         checkpoints: facts of the checkpoints by `model` as the deployments name it; custom and embedded ones need none.
         running: plans of what runs now; those of `specs` give their memory back, and keep their nodes if they can.
         measurements: those of this fleet; predictions of the same setups follow it.
+        acceptances: by deployment, acceptance of drafts on its own requests; predictions with the same drafts follow it, and
+            open depths are chosen by it.
         embedded: capabilities of built-in models, by name.
         resized: groups that run do not keep the share of `concurrency` that they were sized for.
         yielding: deployments on demand among `running` that are loaded: their memory counts as free.
@@ -65,6 +69,7 @@ def plan_fleet(
         dict(checkpoints or {}),
         dict(running or {}),
         measurements=tuple(measurements),
+        acceptances=dict(acceptances or {}),
         drafts=drafts_of(specs),
         embedded=dict(embedded or {}),
         resized=resized,
@@ -209,7 +214,7 @@ def _reaching(
 ) -> GroupPlan:
     """The group, its choice with the sizes that its nodes have room for; unchanged if its memory is not modelled."""
     choice, variant = group.choice, spec.resolved()[group.variant]
-    predictor = planning.predictor(variant.model, spec.content)
+    predictor = planning.predictor(variant.model, spec)
     if predictor is None or choice.prediction.decode_tps_per_request is None:
         return group
     variant, _ = take_over(variant)

@@ -7,13 +7,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
 from sparkfleet.planner.capacity.proposal import Sizes
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, NodeLoad
-from sparkfleet.specs.deployment import TextKind
+from sparkfleet.specs.deployment import Deployment
 
 
 @dataclass
@@ -24,6 +25,8 @@ class PlanningContext:
     checkpoints: dict[str, Checkpoint]
     running: dict[str, DeploymentPlan]
     measurements: tuple[LocalMeasurement, ...] = ()
+    acceptances: Mapping[str, tuple[LocalAcceptance, ...]] = field(default_factory=dict)
+    """By deployment: acceptance of drafts on its own requests."""
     drafts: tuple[str, ...] = ()
     """Names of checkpoints that are drafts."""
     embedded: Mapping[str, EmbeddedModel] = field(default_factory=dict)
@@ -48,14 +51,15 @@ class PlanningContext:
         checkpoint = self.checkpoints.get(model)
         return self.embedded.get(model) or (EmbeddedModel.of(checkpoint) if checkpoint else None)
 
-    def predictor(self, model: str, content: TextKind = "mixed") -> Predictor | None:
-        """Memory and speed of a model that writes such text; None if its checkpoint is not known."""
+    def predictor(self, model: str, spec: Deployment) -> Predictor | None:
+        """Memory and speed of a model that writes a deployment's text; None if its checkpoint is not known."""
         checkpoint = self.checkpoints.get(model)
         if checkpoint is None:
             return None
         drafts = tuple((name, self.checkpoints[name]) for name in self.drafts if name in self.checkpoints)
         own = tuple(one for one in self.measurements if one.model == model)
-        return predictor_of(checkpoint, own, drafts, predicted_content(content))
+        counted = tuple(one for one in self.acceptances.get(spec.name, ()) if one.model == model)
+        return predictor_of(checkpoint, own, drafts, predicted_content(spec.content), counted)
 
     def given_back(self) -> dict[str, int]:
         """Bytes per node that running groups give back: of deployments that are replaced, or on demand."""

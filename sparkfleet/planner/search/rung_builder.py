@@ -104,6 +104,17 @@ def nodes_and_bytes_of(group: GroupPlan) -> tuple[tuple[str, ...], float]:
     return group.choice.candidate.shape.nodes, largest_of(group.ladder)
 
 
+def _with_depths(evaluation: Evaluation) -> Rung:
+    """Rung of an evaluation with the steps of its draft's other depths."""
+    candidate, sized = evaluation.rung.candidate, evaluation.sized
+    settings = sized.settings._replace(speculation=candidate.speculation)
+    depths = sized.case.predictor.depths(
+        candidate.shape.split, settings, candidate.context, candidate.concurrency
+    )
+    prediction = evaluation.rung.prediction.model_copy(update={"depths": depths})
+    return evaluation.rung.model_copy(update={"prediction": prediction})
+
+
 def rung_of(
     evaluation: Evaluation,
     at: int,
@@ -129,13 +140,15 @@ def rung_of(
         best = OBJECTIVES[objective]
         if others and objective == "interactive":  # one of them may be faster
             best += f" on {sparks_words(choice.rung.candidate.shape.ranks)}"
-        return evaluation.rung.model_copy(update={"reason": "; ".join((best, *words, *others))})
+        return _with_depths(evaluation).model_copy(update={"reason": "; ".join((best, *words, *others))})
     before = ladder[at - 1].rung
     is_faster = evaluation in faster and not _only_decodes_faster(evaluation, choice)
     more = f"; predicted faster than the choice, but {_doubt_of(evaluation, choice)}" if is_faster else ""
     if not more and at == 1 and _set_back(evaluation, choice):
         more = f"; ranked higher but for this: {ADVISORY}"
-    return evaluation.rung.model_copy(update={"reason": f"if {before.candidate.how} does not start{more}"})
+    return _with_depths(evaluation).model_copy(
+        update={"reason": f"if {before.candidate.how} does not start{more}"}
+    )
 
 
 def _set_back(evaluation: Evaluation, choice: Evaluation) -> bool:

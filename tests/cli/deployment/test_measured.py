@@ -171,6 +171,13 @@ class TestWords:
         assert f"6.0 tok/s for one user (predicted {band_ends(prediction.check_decode_tps)})" in words
         assert list(measured_lines(deployment)) == [f"g1/0: {words}"]
 
+    def test_with_drafts_it_has_the_tokens_per_step_of_its_own_text(self, spec, plan):
+        drafting = report(measured={"ttft_ms": 200.0, "decode_tps": 6.0, "tokens_per_step": 3.204})
+        deployment = running(spec, plan, drafting)
+        assert measured_words(deployment, drafting).endswith(", 3.20 tokens per step of that text")
+        (one,) = measurements_of(status(deployment))
+        assert one.point.accepted == 3.204
+
     def test_apply_ends_with_it(self, spec, plan, capsys):
         deployment = running(spec, plan, report())
         apply.print_outcome({"m": deployment})

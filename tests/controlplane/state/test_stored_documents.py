@@ -20,6 +20,7 @@ from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_rows import KeySettings, desired_of, desired_row
+from sparkfleet.controlplane.state.tables.draft_traffic import DraftSetup
 from sparkfleet.controlplane.store_safety.applied import Applied
 from sparkfleet.controlplane.store_safety.mark import StoreMark
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -32,7 +33,7 @@ from sparkfleet.specs.load import parse_deployment
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "specs" / "examples").glob("deployment-*.yaml"))
 DEFAULTS = Path(__file__).with_name("stored_defaults.json")
-STORED = (Desired, Standing, KeySettings, StoreMark, HeadAddress, Applied)
+STORED = (Desired, Standing, KeySettings, StoreMark, HeadAddress, Applied, DraftSetup)
 """Models whose JSON outlives a release. A role is written by each `up`."""
 
 EARLIER = {

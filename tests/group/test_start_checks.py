@@ -1,0 +1,54 @@
+"""The measurement of a start, with the tokens per step that its own text had."""
+
+import pytest
+from control_values import plan
+from group_world import order
+
+from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.group.probe import StreamMeasurement
+from sparkfleet.group.report_sender import ReportSender
+from sparkfleet.group.speed import RUNS, MeasuringTurns
+from sparkfleet.group.start_checks import StartChecks
+from sparkfleet.perf.prediction import Speculation
+
+MTP = Speculation(method="mtp", tokens=3)
+
+
+class Engine:
+    """An engine with vLLM's counters, whose stream of 64 tokens takes so many steps."""
+
+    def __init__(self, steps):
+        self.engine, self.probe = engine_by_name("vllm"), self
+        self.steps, self.counted = steps, 7
+
+    async def measure(self):
+        self.counted += self.steps
+        return StreamMeasurement(ttft_ms=20.0, decode_tps=30.0, tokens=64)
+
+    async def gauges(self, path, names):
+        proposed, accepted, steps = names
+        return {proposed: 3.0 * self.counted, accepted: 2.2 * self.counted, steps: float(self.counted)}
+
+
+@pytest.fixture
+def measured(tmp_path):
+    async def measured(steps, speculation):
+        launch = order()
+        candidate = plan(speculation=speculation).groups[0].choice.candidate
+        launch = launch.model_copy(update={"candidate": candidate})
+        turns = MeasuringTurns(tmp_path / "turns")
+        reports = ReportSender(launch, lambda report: None)
+        return await StartChecks(launch, reports, Engine(steps), turns)._measure(1.0)
+
+    return measured
+
+
+async def test_a_measurement_has_the_tokens_per_step_of_its_own_streams(measured):
+    found = await measured(20, MTP)
+    assert found["tokens_per_step"] == pytest.approx(3.2)
+    assert (found["decode_tps"], found["measured_runs"]) == (30.0, RUNS)
+
+
+@pytest.mark.parametrize(("steps", "speculation"), [(20, Speculation()), (0, MTP), (6, MTP)])
+async def test_without_speculation_or_with_few_steps_it_has_none(measured, steps, speculation):
+    assert "tokens_per_step" not in await measured(steps, speculation)
