@@ -100,7 +100,9 @@ class Controller:
         self.entries = EntryWatch(entries, lambda: self.gateways.address, self.event_log, self._steady)
         self.keys = ApiKeys(store, self.event_log, self.fleet.reports, self.gateways.confirmed)
         self.usage = UsageCollector(store.usage, self.fleet.reports, self._steady)
-        self.commands = FleetCommands(self.fleet, self.watch, self.gateways, self.event_log, self._wake.set)
+        self.commands = FleetCommands(
+            self.fleet, self.watch, self.gateways, self.event_log, self._wake.set, metrics=metrics
+        )
         self.queries = FleetQueries(
             fleet, self.fleet, self.watch, self.gateways, entries=self.entries, failures=self.failures
         )
@@ -186,6 +188,8 @@ class Controller:
         state = await self._state()
         for name in state.to_run:
             self._metrics.begin_counters(name)
+        for name in (one.name for one in state.applied.values() if one.spec.on_demand):
+            self._metrics.begin_unloads(name)
         actions = decide(state, self._clocks())
         await self._effects.carry_out(actions, state)
         await self.gateways.publish()

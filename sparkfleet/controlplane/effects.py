@@ -149,7 +149,8 @@ class Effects:
                 await self._event_log.record(*group[:2], name_of(group), "waits", action.reason)
             case LoadDeployment(deployment=name, generation=generation):
                 await self._event_log.record(name, generation, name, "load", action.reason)
-            case UnloadDeployment(deployment=name, generation=generation):
+            case UnloadDeployment(deployment=name, generation=generation, kind=kind):
+                self._metrics.unloads.labels(name, kind).inc()
                 await self._event_log.record(name, generation, name, "unload", action.reason)
             case WaitForMemory(deployment=name, generation=generation):
                 await self._event_log.record(

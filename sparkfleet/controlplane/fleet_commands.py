@@ -14,6 +14,7 @@ from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import UnloadDeployment
 from sparkfleet.controlplane.policy.memory_claims import starts_again
 from sparkfleet.controlplane.policy.state_after import pending_after
+from sparkfleet.controlplane.state.demand_cache import LOAD_S
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.errors import ControlError
@@ -21,6 +22,7 @@ from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
+from sparkfleet.telemetry.metrics import ControlMetrics
 
 
 class FleetCommands:
@@ -33,6 +35,8 @@ class FleetCommands:
         gateways: GatewayControl,
         event_log: EventLog,
         wake: Callable[[], None],
+        *,
+        metrics: ControlMetrics,
     ) -> None:
         self._fleet = fleet
         self._store = fleet.store
@@ -40,6 +44,7 @@ class FleetCommands:
         self._gateways = gateways
         self._event_log = event_log
         self._wake = wake
+        self._metrics = metrics
 
     async def put(
         self,
@@ -82,11 +87,14 @@ class FleetCommands:
             self._store.events.record(
                 name, desired[name].generation, "", "unwanted", f"deleted by {who}", request=request
             )
+        self._fleet.demand.unload(name)
         await self._event_log.announce()
         self._wake()
 
-    async def load(self, name: str, who: str) -> None:
-        """Lets a deployment on demand start as if a request waited for it, for `LOAD_S`: a command that waits repeats it.
+    async def load(self, name: str, who: str, for_s: float = LOAD_S) -> None:
+        """Lets a deployment on demand start as if a request waited for it, for so many seconds.
+
+        A command that waits repeats it.
 
         Raises:
             ControlError: it does not exist, is not on demand, or cannot start until somebody does something about it.
@@ -103,7 +111,7 @@ class FleetCommands:
                 f"{', '.join(drained)} is drained: it would get no request.",
                 do=f"`sparkfleet undrain {drained[0]}` lets it get requests.",
             )
-        if self._fleet.demand.load(name, who):
+        if self._fleet.demand.load(name, who, for_s):
             self._wake()
 
     async def unload(self, name: str, who: str, request: str = "") -> bool:
@@ -118,9 +126,13 @@ class FleetCommands:
         self._fleet.demand.unload(name)
         if name not in self._fleet.state().to_run:
             return False
-        action = UnloadDeployment(deployment=name, generation=desired.generation, reason=f"unloaded by {who}")
+        reason = f"unloaded by {who}"
+        action = UnloadDeployment(
+            deployment=name, generation=desired.generation, kind="person", reason=reason
+        )
         with self._store.together():
             self._store.events.record(name, desired.generation, "", "unload", action.reason, request=request)
+        self._metrics.unloads.labels(name, action.kind).inc()
         self._fleet.pending = pending_after(self._fleet.pending, action, self._fleet.clocks())
         await self._event_log.announce()
         self._wake()

@@ -10,12 +10,14 @@ from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.last_served import to_bring_back
 from sparkfleet.controlplane.policy.memory_claims import starts_again
+from sparkfleet.controlplane.policy.on_demand_use import on_demand_uses
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.fleet_snapshot import FleetSnapshot
 from sparkfleet.controlplane.state.head_address import HeadAddress
+from sparkfleet.controlplane.state.status import OnDemandStatus
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import is_expired, may_infer
@@ -158,9 +160,12 @@ class GatewayControl:
         The table has no durations: each gateway would get another one every second.
         """
         fleet, lost = self._fleet, self._watch.lost()
+        state = fleet.state()
+        demand: dict[str, OnDemandStatus] = {}
         if running is None:
             lost = dict.fromkeys(lost, 0.0)
-        state = fleet.state()
+        else:
+            demand = on_demand_uses(state, fleet.clocks(), fleet.forecast.last_start_s)
         return FleetSnapshot(
             state.applied,
             fleet.apps,
@@ -182,6 +187,7 @@ class GatewayControl:
             ready_at=fleet.forecast.ready_at(),
             drained={one.group for one in fleet.store.drains.groups()},
             unloaded=dict(_unloaded(state)),
+            demand=demand,
             stopped=state.desired if state.paused else {},
         )
 

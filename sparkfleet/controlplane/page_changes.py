@@ -6,7 +6,7 @@ moves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from sparkfleet.controlplane.controller import Controller
@@ -15,11 +15,15 @@ from sparkfleet.controlplane.state.newest_rank import newest_rank
 from sparkfleet.controlplane.state.taken_ports import refuse_taken_ports
 from sparkfleet.controlplane.views.page_view import planned_nodes
 from sparkfleet.errors import ControlError, SparkfleetError
-from sparkfleet.gateway.page.fleet_change import LOG_BYTES, FleetAnswer, FleetChange, LogRequest
+from sparkfleet.gateway.page.fleet_change import LOG_BYTES, ChangeVerb, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.group.group_name import required_group
 from sparkfleet.runtime.visible_text import visible
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.remote_code import code_problems
+from sparkfleet.units import duration_words
+
+PAGE_LOAD_S = 600.0
+"""Seconds for which `load` on the page counts as a request that waits: a browser whose tab is hidden repeats nothing."""
 
 ReadLog = Callable[[str, str, int], Awaitable[bytes | None]]
 """The last bytes of a file on a node: node, path, limit; None if it cannot be read."""
@@ -56,17 +60,8 @@ async def carry_out(controller: Controller, change: FleetChange) -> FleetAnswer:
             return FleetAnswer(done=await _drain_node(controller, node, change))
         case FleetChange(verb="drain" | "undrain", group=str(name)):
             return FleetAnswer(done=await _drain_group(controller, name, change))
-        case FleetChange(verb="stop", deployment=str(name)):
-            now = _desired(controller, name)
-            _require_generation(change, now)
-            await controller.commands.remove(name, change.who)
-            return FleetAnswer(
-                done=f"{name} stops. Generation {now.generation} is kept, and can be started again."
-            )
-        case FleetChange(verb="start", deployment=str(name)):
-            return await _start(controller, name, change)
-        case FleetChange(verb="restart", deployment=str(name)):
-            return await _restart(controller, name, change)
+        case FleetChange(deployment=str(name)) if change.verb in _OF_DEPLOYMENTS:
+            return await _OF_DEPLOYMENTS[change.verb](controller, name, change)
         case _:
             raise ControlError(f"`{change.verb}` needs the name of a node, of a group or of a deployment.")
 
@@ -113,6 +108,13 @@ def _require_generation(change: FleetChange, now: Desired) -> None:
         )
 
 
+async def _stop(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
+    now = _desired(controller, name)
+    _require_generation(change, now)
+    await controller.commands.remove(name, change.who)
+    return FleetAnswer(done=f"{name} stops. Generation {now.generation} is kept, and can be started again.")
+
+
 async def _start(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
     last = next((one for one in controller.queries.stopped() if one.name == name), None)
     if last is None:
@@ -126,8 +128,9 @@ async def _start(controller: Controller, name: str, change: FleetChange) -> Flee
     ports = controller.gateways.address.endpoint_ports(controller.fleet.nodes.here)
     refuse_taken_ports(last.plan, controller.queries.status(), ports)
     made, _ = await controller.commands.put(last.spec, last.plan, change.who, base=0)
+    begun = "is on demand again: its next request starts it," if last.spec.on_demand else "starts"
     return FleetAnswer(
-        done=f"{name} starts as generation {made.generation}, with the plan of generation {last.generation}."
+        done=f"{name} {begun} as generation {made.generation}, with the plan of generation {last.generation}."
     )
 
 
@@ -138,6 +141,29 @@ async def _restart(controller: Controller, name: str, change: FleetChange) -> Fl
     _require_known_nodes(controller, now)
     made, _ = await controller.commands.put(now.spec, now.plan, change.who, retry=True, base=now.generation)
     return FleetAnswer(done=f"{name} starts again as generation {made.generation}, at the first rung.")
+
+
+async def _load(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
+    _require_generation(change, _desired(controller, name))
+    await controller.commands.load(name, change.who, PAGE_LOAD_S)
+    found = controller.queries.status().named(name)
+    if found is not None and found.state == "ready":
+        return FleetAnswer(done=f"No change: {name} is loaded.")
+    limit = duration_words(PAGE_LOAD_S)
+    return FleetAnswer(
+        done=f"{name} starts once its memory is free. If that takes longer than {limit}, it is given up."
+    )
+
+
+async def _unload(controller: Controller, name: str, change: FleetChange) -> FleetAnswer:
+    _require_generation(change, _desired(controller, name))
+    found = controller.queries.status().named(name)
+    by = found.demand.loaded_by if found is not None and found.demand is not None else ""
+    if await controller.commands.unload(name, change.who):
+        return FleetAnswer(done=f"{name} ends. Its next request, or one that waits, starts it again.")
+    if by:
+        return FleetAnswer(done=f"The load by {by} is taken back: {name} starts for a request only.")
+    return FleetAnswer(done=f"No change: {name} is not loaded.")
 
 
 def _require_pinned_code(one: Desired) -> None:
@@ -171,3 +197,12 @@ async def log_end(controller: Controller, request: LogRequest, read: ReadLog) ->
         )
     lines = text.decode(errors="replace").replace("\r\n", "\n").splitlines()[-request.lines :]
     return FleetAnswer(done="read", node=found.node, path=found.log_path, log=visible("\n".join(lines)))
+
+
+_OF_DEPLOYMENTS: Mapping[ChangeVerb, Callable[[Controller, str, FleetChange], Awaitable[FleetAnswer]]] = {
+    "stop": _stop,
+    "start": _start,
+    "restart": _restart,
+    "load": _load,
+    "unload": _unload,
+}

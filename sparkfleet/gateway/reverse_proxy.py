@@ -78,6 +78,10 @@ class ReverseProxy:
         self.queues = queues
         self.on_demand = OnDemandCounter()
         self.on_demand.follow(table.models.values())
+        for name in (one.name for one in table.models.values() if one.on_demand):
+            self._metrics.start_wait.labels(
+                name
+            )  # from 0 on: Prometheus counts no increase up to a first sample
         metrics.show(self._samples)
         self.observed.on_end = self.queues.pump
         self.observed.on_pause = self.queues.pump_in
@@ -165,7 +169,7 @@ class ReverseProxy:
             early = start = None
             if candidates.model.on_demand:
                 early = _early_stream(record, target, send)
-                start = StartWait(admitted, held, early)
+                start = StartWait(admitted, held, early, self._metrics.start_wait)
             prepared = PreparedRequest(
                 record,
                 key,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
+from prometheus_client import Histogram
+
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.body.body_budget import HeldBody
 from sparkfleet.gateway.early_stream import EarlyStream
 from sparkfleet.gateway.routing_table import ModelEntry
+from sparkfleet.telemetry.metrics import LabelledSeries
 
 
 class StartWait:
@@ -17,13 +20,22 @@ class StartWait:
         admitted: its place among its key's requests, which others get meanwhile.
         held: its body.
         stream: its answer, which begins before the start has ended; None: it asks for no stream.
+        waits: the histogram of such waits.
     """
 
-    def __init__(self, admitted: AdmittedRequest, held: HeldBody, stream: EarlyStream | None) -> None:
+    def __init__(
+        self,
+        admitted: AdmittedRequest,
+        held: HeldBody,
+        stream: EarlyStream | None,
+        waits: LabelledSeries[Histogram],
+    ) -> None:
         self._admitted = admitted
         self._held = held
         self.stream = stream
-        self._begun = False
+        self._waits = waits
+        self._begun: tuple[str, float] | None = None
+        """The model that it waits for, and the beginning (`perf_counter`)."""
 
     @property
     def is_stream(self) -> bool:
@@ -40,7 +52,7 @@ class StartWait:
             return
         self._admitted.begin_wait(model.retry_s(time.time()))
         self._held.begin_wait()
-        self._begun = True
+        self._begun = (model.name, time.perf_counter())
         if self.stream is not None:
             self.stream.begin(model.name)
 
@@ -49,7 +61,10 @@ class StartWait:
 
         A stream that has begun shows that it lives until the engine answers.
         """
-        self._begun = False
+        if self._begun is not None:
+            name, began = self._begun
+            self._waits.labels(name).observe(time.perf_counter() - began)
+        self._begun = None
         self._admitted.end_wait()
         self._held.end_wait()
         if self.stream is not None and not self.stream.has_begun:

@@ -46,6 +46,8 @@ BOUNDS = ("low", "mid", "high")
 """Values of `bound`: the error band of a prediction."""
 PLACES = ("root", "home", "hub", "tmp", "shm")
 """Values of `place`: directories of a node (`hostfacts/disk.py`)."""
+UNLOADS = ("unused", "other", "no_memory", "person")
+"""Values of `reason`: ends of deployments on demand."""
 START_PHASES = ("preparing", "starting", "loading", "compiling", "warming", "up", "probing")
 """Values of `phase`: phases of a start; `starting` is the time before the engine's log shows one."""
 
@@ -62,6 +64,8 @@ LABELS: dict[str, str] = {
     "outcome": "Outcome of a start: ready, adopted, failed.",
     "cause": "Cause of a failure: known, memory, port, missing, flag, away, tool, transient, unknown.",
     "phase": f"Phase of a start: {', '.join(START_PHASES)}.",
+    "reason": "Reason for the end of a deployment on demand: unused (its `idle` has passed), other (another one needed its"
+    " memory), no_memory (its own was not free), person (`unload`).",
     "reading": "Reading of the canary: text_perplexity, own_perplexity, own_agreement, accepted_share.",
     "bound": "Bound of a prediction's error band: low, mid, high.",
     "provenance": "Provenance of a prediction: measured, calibrated, modelled, unknown.",
@@ -140,6 +144,13 @@ WAITING = _gateway(
     "model",
     "Requests in flight that wait until a group has a free slot, or their model on demand has started.",
 )
+START_WAIT = _histogram(
+    "gateway",
+    "start_wait_seconds",
+    "model",
+    START_BUCKETS_S,
+    "Time that a request waited for the start of its model on demand, also if it was refused in the end.",
+)
 TTFT = _histogram(
     "gateway",
     "ttft_seconds",
@@ -208,6 +219,7 @@ START_PHASE = _histogram(
 RESTARTS = _controller(
     "restarts_total", "", "deployment cause", "Groups that failed and were replaced, by cause."
 )
+UNLOADED = _controller("unloads_total", "", "deployment reason", "Ends of deployments on demand, by reason.")
 CANARY_FAILURES = _controller(
     "canary_failures_total",
     "",

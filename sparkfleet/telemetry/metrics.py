@@ -119,6 +119,7 @@ class GatewayMetrics(PageMetrics):
         registry = self.registry
         self.requests = LabelledSeries(counter(catalogue.REQUESTS, registry))
         self.in_flight = LabelledSeries(gauge(catalogue.IN_FLIGHT, registry))
+        self.start_wait = LabelledSeries(histogram(catalogue.START_WAIT, registry))
         self.ttft = LabelledSeries(histogram(catalogue.TTFT, registry))
         self.itl = GapHistogram(catalogue.ITL, registry)
         self.duration = LabelledSeries(histogram(catalogue.DURATION, registry))
@@ -143,6 +144,7 @@ class ControlMetrics(PageMetrics):
         self.start = histogram(catalogue.START, registry)
         self.start_phase = histogram(catalogue.START_PHASE, registry)
         self.restarts = counter(catalogue.RESTARTS, registry)
+        self.unloads = counter(catalogue.UNLOADED, registry)
         self.canary_failures = counter(catalogue.CANARY_FAILURES, registry)
 
     def begin_counters(self, deployment: str) -> None:
@@ -153,6 +155,11 @@ class ControlMetrics(PageMetrics):
         self.canary_failures.labels(deployment)
         for cause in Cause:
             self.restarts.labels(deployment, cause.value)
+
+    def begin_unloads(self, deployment: str) -> None:
+        """The same for the ends of one that is on demand."""
+        for reason in catalogue.UNLOADS:
+            self.unloads.labels(deployment, reason)
 
 
 def counter(spec: MetricSpec, registry: CollectorRegistry) -> Counter:

@@ -4,9 +4,13 @@ import pytest
 from control_values import deployment, plan
 from controller_world import report
 
+from sparkfleet.controlplane.page_changes import carry_out
+from sparkfleet.controlplane.state.status import OnDemandStatus
 from sparkfleet.errors import ControlError
+from sparkfleet.gateway.page.fleet_change import FleetChange
 from sparkfleet.gateway.report import GatewayReport, OnDemandUse
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.telemetry.catalogue import UNLOADS
 from sparkfleet.units import GIB
 
 
@@ -154,6 +158,54 @@ async def test_a_person_loads_it_and_unloads_it(world, requests):
     assert len(world.apps.launches) == 2
 
 
+async def test_its_use_has_the_seconds_that_a_status_shows(world, requests):
+    """Its wait, its use, and the time until it ends; and the seconds of its last start once there was one."""
+
+    def use():
+        return world.controller.queries.status().named("tiny").demand
+
+    await put(world, idle=60)
+    assert use() == OnDemandStatus(idle_s=60.0), "no gateway has reported"
+    await requests.report(in_flight=2, waiting=2)
+    assert use().waits_s == pytest.approx(0, abs=5)
+    assert (use().in_flight, use().ends_in_s, use().unused_s, use().start_s) == (2, None, None, None)
+    await world.ready(1)
+    await world.controller.intake.report(report(1, phase=GroupPhase.READY, started_s=212.0))
+    await requests.report(in_flight=1, ready_s=1.0)
+    assert (use().in_flight, use().waits_s, use().ends_in_s, use().start_s) == (1, None, None, 212.0)
+    await requests.report(idle_s=20.0, ready_s=300.0)
+    assert (use().unused_s, use().ends_in_s) == (20.0, 40.0)
+    await requests.report(idle_s=500.0, ready_s=7.0)
+    assert use().unused_s == pytest.approx(7, abs=5), "it was not there before"
+    await put(world, idle=None)
+    assert (use().ends_in_s, use().idle_s) == (None, None)
+    assert use().unused_s is not None
+    await world.controller.commands.put(deployment("always"), plan("always"), "me")
+    assert world.controller.queries.status().named("always").demand is None
+
+
+def unloads(world, reason):
+    return world.metrics.registry.get_sample_value(
+        "sparkfleet_unloads_total", {"deployment": "tiny", "reason": reason}
+    )
+
+
+async def test_its_ends_are_counted_by_reason_from_0_on(world, requests):
+    await put(world, idle=60)
+    assert [unloads(world, reason) for reason in UNLOADS] == [0, 0, 0, 0]
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await requests.report(idle_s=61.0, ready_s=300.0)
+    del world.apps.apps["tiny", 1, 0]
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await requests.report(in_flight=1, ready_s=300.0)
+    await world.controller.commands.unload("tiny", "me")
+    assert {reason: unloads(world, reason) for reason in UNLOADS} == {
+        "unused": 1, "other": 0, "no_memory": 0, "person": 1,
+    }  # fmt: skip
+
+
 async def test_what_is_not_on_demand_is_neither_loaded_nor_unloaded(world):
     await world.put()
     for command in (world.controller.commands.load, world.controller.commands.unload):
@@ -171,6 +223,11 @@ async def test_one_that_did_not_start_is_not_loaded_before_somebody_has_looked(w
     assert status(world)[0] == "failed"
     with pytest.raises(ControlError, match="did not start the last time"):
         await world.controller.commands.load("tiny", "me")
+    await requests.report()
+    change = FleetChange(verb="restart", deployment="tiny", who="boss (page)")
+    await carry_out(world.controller, change)
+    await world.controller.reconcile()
+    assert (status(world)[0], len(world.apps.launches)) == ("starting", 2), "an admin has looked"
 
 
 async def test_a_drained_group_that_is_unloaded_refuses_its_requests_and_starts_nothing(world, requests):

@@ -6,9 +6,11 @@ import pytest
 from control_values import deployment, plan
 from controller_world import report
 
-from sparkfleet.controlplane.page_changes import answered, carry_out, log_end
+from sparkfleet.controlplane.page_changes import PAGE_LOAD_S, answered, carry_out, log_end
+from sparkfleet.controlplane.state.demand_cache import LOAD_S
 from sparkfleet.gateway.page.fleet_change import FleetChange, LogRequest
 from sparkfleet.group.report import GroupPhase, RankReport
+from sparkfleet.units import GIB
 
 
 async def change(world, verb, **fields):
@@ -135,7 +137,64 @@ async def test_one_that_was_stopped_is_not_started_on_the_port_of_the_gateway(wo
         assert (answer.what == what) is refused, host
 
 
-@pytest.mark.parametrize("verb", ["drain", "stop"])
+async def on_demand(world):
+    spec = deployment(on_demand=True)
+    desired, _ = await world.controller.commands.put(spec, plan(mid=10 * GIB), "me")
+    await world.controller.reconcile()
+    return desired.generation
+
+
+async def test_one_on_demand_is_loaded_and_unloaded(world):
+    generation = await on_demand(world)
+    assert "starts once its memory is free" in (await change(world, "load", deployment="tiny")).done
+    await world.controller.reconcile()
+    assert await world.messages("load") == ["loaded by boss (page)"]
+    await world.ready(generation)
+    assert (await change(world, "load", deployment="tiny")).done == "No change: tiny is loaded."
+    assert (await change(world, "unload", deployment="tiny")).done.startswith("tiny ends.")
+    assert await world.messages("unload") == ["unloaded by boss (page)"]
+    await world.controller.reconcile()
+    assert (await change(world, "unload", deployment="tiny")).done == "No change: tiny is not loaded."
+
+
+async def test_a_load_that_waits_lasts_without_the_page_and_is_taken_back(world):
+    await on_demand(world)
+    world.nodes.available = dict.fromkeys(world.nodes.available, 1 * GIB)
+    for who in ("boss (page)", "me"):  # a command beside it, that ends, ends no wait of the page
+        for_s = PAGE_LOAD_S if who == "boss (page)" else LOAD_S
+        await world.controller.commands.load("tiny", who, for_s)
+    await world.controller.reconcile()
+    (one,) = world.controller.queries.status().deployments
+    assert (one.state, one.demand.loaded_by, world.apps.launches) == ("unloaded", "boss (page)", [])
+    done = (await change(world, "unload", deployment="tiny")).done
+    assert done == "The load by boss (page) is taken back: tiny starts for a request only."
+    world.nodes.available = dict.fromkeys(world.nodes.available, 100 * GIB)
+    await world.controller.reconcile()
+    assert world.apps.launches == []
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+async def test_one_that_is_not_on_demand_or_of_another_generation_is_neither_loaded_nor_unloaded(world, verb):
+    await serving(world)
+    assert "tiny is not on demand" in (await change(world, verb, deployment="tiny")).what
+    refused = await change(world, verb, deployment="tiny", generation=7)
+    assert "the change was confirmed for generation 7" in refused.what
+    assert (await change(world, verb, deployment="nothing")).what == 'There is no deployment "nothing".'
+
+
+async def test_one_on_demand_that_was_stopped_starts_with_its_next_request(world):
+    await on_demand(world)
+    await change(world, "load", deployment="tiny")  # it is stopped before it starts
+    await change(world, "stop", deployment="tiny")
+    assert (
+        "is on demand again: its next request starts it"
+        in (await change(world, "start", deployment="tiny")).done
+    )
+    await world.controller.reconcile()
+    assert world.apps.launches == []
+
+
+@pytest.mark.parametrize("verb", ["drain", "stop", "load", "unload"])
 async def test_a_change_without_its_name_is_refused(world, verb):
     assert "needs the name" in (await change(world, verb)).what
 

@@ -357,3 +357,30 @@ async def test_anthropics_client_skips_the_comments_and_raises_the_error(open_do
         assert (await ask("ready")).strip()
         with pytest.raises(anthropic.APIStatusError, match="its engine did not start"):
             await ask("failed")
+
+
+async def test_each_wait_for_a_start_is_measured_from_0_on_also_of_what_is_refused(
+    open_door: OpenDoor,
+) -> None:
+    door = await unloaded(open_door)
+
+    def waits(part: str) -> float | None:
+        registry = door.gateway.metrics.registry
+        return registry.get_sample_value(f"sparkfleet_start_wait_seconds_{part}", {"model": "tiny"})
+
+    assert waits("count") == 0
+    requests = [asyncio.create_task(door.post()) for _ in range(2)]
+    await until_waiting(door, 2)
+    await asyncio.sleep(0.2)
+    publish(door, "ready")
+    assert [(await one)[0] for one in requests] == [200, 200]
+    assert waits("count") == 2
+    assert 0.4 <= (waits("sum") or 0) < 10
+    await door.post()
+    assert waits("count") == 2, "it did not wait"
+    publish(door, "unloaded")
+    refused = asyncio.create_task(door.post())
+    await until_waiting(door, 1)
+    publish(door, "failed")
+    assert (await refused)[0] == 503
+    assert waits("count") == 3

@@ -58,18 +58,22 @@ def draw_plan():
 
 
 def draw_fleet(fleet):
-    """`status`, `top` and the page of a fleet with two deployments under load."""
+    """`status`, `top` and the page of a fleet with two deployments under load and two on demand, one of them loaded."""
     paced = "env: {FAKE_ENGINE: '1', FAKE_START_S: '0', FAKE_SAYS: '', FAKE_ITL_MS: '25'}\n"
     fleet.apply(
         TINY.replace("name: tiny", "name: assistant") + "nodes: [spark1]\n" + paced, name="assistant.yaml"
     )
     fleet.apply(TINY.replace("name: tiny", "name: both") + "parallel: {tp: 2}\n" + paced, name="both.yaml")
+    for name in ("eyes", "pilot"):
+        spec = TINY.replace("name: tiny", f"name: {name}") + "nodes: [spark2]\non_demand: true\nidle: 1800\n"
+        fleet.apply(spec + paced, name=f"{name}.yaml")
     begun = time.time()
     with (
         dashboard_pictures.prometheus_on_head(fleet) as prometheus,
         Asking(fleet, "assistant", streams=3),
         Asking(fleet, "both", streams=2),
     ):
+        fleet.ok("ask", "eyes", "Hello")
         time.sleep(LOAD_S)
         save("status", Text(fleet.ok("status").rstrip()), "sparkfleet status")
         draw_top(fleet)

@@ -1,11 +1,11 @@
 """Deployments on demand, on real Ray Serve: started by their first request, ended without one, and taking turns."""
 
 import json
-import sys
 import threading
 
 import pytest
 from asking import Asking
+from on_demand_spec import on_demand
 from served_tiny import serve_tiny
 
 from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S
@@ -16,16 +16,6 @@ SPARK_MIB = 109866
 """Memory that the lab's idle Spark has available."""
 HELD_MIB = 61440
 IDLE_S = 10
-
-
-def on_demand(name, port, more="", start_s=1):
-    """The packaged fake engine as a custom workload."""
-    words = [sys.executable, "-m", "sparkfleet.engines.fake", "--host", "127.0.0.1", "--port", str(port)]
-    words += ["--model", name, "--itl-ms", "5", "--start-s", str(start_s)]
-    return (
-        f"name: {name}\nmodel: org/{name}\nengine: custom\ncommand: {json.dumps(words)}\nport: {port}\n"
-        f"health: /health\non_demand: true\n{more}"
-    )
 
 
 def state(fleet, name):

@@ -6,6 +6,7 @@ import signal
 
 import httpx
 import pytest
+from on_demand_spec import on_demand
 
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.runtime import processes
@@ -66,6 +67,34 @@ def test_an_admin_reads_logs_drains_restarts_stops_and_starts(fleet, api):
     words = [event["message"] for event in fleet.json("describe", "tiny")["events"]]
     assert "deleted by boss (page)" in words
     assert words.count("applied by boss (page)") == 2
+
+
+def test_an_admin_loads_and_unloads_what_is_on_demand(fleet, api):
+    def shown():
+        return next(one for one in api("GET", "/api/fleet")["deployments"] if one["name"] == "late")
+
+    fleet.apply(fleet.write("late.yaml", on_demand("late", 5064, "memory: 256 MiB\nidle: 600\n")))
+    fleet.until(
+        lambda: "late" in [one["name"] for one in api("GET", "/api/fleet")["deployments"]], timeout=20
+    )
+    asleep = shown()
+    assert (asleep["state"], asleep["groups"]) == ("unloaded", [])
+    assert asleep["on_demand"]["planned"][0]["nodes"] == ["this"]
+    path, exact = "/api/deployments/late", f"?generation={asleep['generation']}"
+    assert "not on demand" in api("POST", "/api/deployments/tiny/load", 409)["error"]["message"]
+    assert "starts once its memory is free" in api("POST", f"{path}/load{exact}")["done"]
+    fleet.until(lambda: fleet.deployment("late")["state"] == "ready")
+    fleet.until(lambda: (shown()["on_demand"]["ends_at"] or 0) > 0, timeout=20)  # the gateway's next report
+    used = shown()["on_demand"]
+    assert (used["idle_s"], used["in_flight"], used["planned"]) == (600, 0, [])
+    assert used["start_s"] > 0
+    assert "No change" in api("POST", f"{path}/load{exact}")["done"]
+    assert api("POST", f"{path}/unload{exact}")["done"].startswith("late ends.")
+    fleet.until(lambda: fleet.deployment("late")["groups"] == [])
+    words = [event["message"] for event in fleet.json("describe", "late")["events"]]
+    assert "loaded by boss (page)" in words
+    assert "unloaded by boss (page)" in words
+    fleet.ok("delete", "--yes", "late")
 
 
 def test_without_its_controller_prompts_go_on_and_changes_are_refused(fleet, api):

@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.gateway.access.allowed_paths import POSTED, path_label
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.network.rdma import ReadRdmaCounters
-from sparkfleet.telemetry.catalogue import PLACES, START_PHASES, WAITING
+from sparkfleet.telemetry.catalogue import PLACES, START_PHASES, UNLOADS, WAITING
 from sparkfleet.telemetry.metrics import GatewayMetrics
 from sparkfleet.telemetry.node_readings import RESOURCES
 from sparkfleet.telemetry.samples import sample
@@ -97,6 +97,8 @@ def _past(world: World, name: str) -> None:
         metrics.restarts.labels(name, cause).inc()
     for phase in START_PHASES:
         metrics.start_phase.labels(name, phase).observe(3)
+    for reason in UNLOADS:
+        metrics.unloads.labels(name, reason).inc()
     metrics.start.labels(name).observe(60)
     metrics.canary_failures.labels(name).inc()
 
@@ -111,7 +113,7 @@ def busy_gateway(models: Iterable[str], keys: int, paths: Iterable[str] = POSTED
                 metrics.requests.labels(name, path_label(path), str(status)).inc()
         for kind in KINDS:
             metrics.errors.labels(name, kind).inc()
-        for one in (metrics.ttft, metrics.itl, metrics.duration):
+        for one in (metrics.ttft, metrics.itl, metrics.duration, metrics.start_wait):
             one.labels(name).observe(0.1)
         metrics.in_flight.labels(name).set(3)
         metrics.retries.labels(name).inc()

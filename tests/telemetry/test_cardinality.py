@@ -12,11 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet.gateway.access.allowed_paths import POSTED
 
-PER_GROUP = 240
+PER_GROUP = 250
 """Half of them the phases of a start: a histogram of 18 series for each."""
 PER_NODE = 90
 PER_MODEL = 150
-"""Three histograms of about 20 series, and a series per path and status."""
+"""Four histograms of about 20 series, and a series per path and status."""
 
 
 def series(registry):

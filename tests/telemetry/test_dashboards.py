@@ -234,3 +234,39 @@ def test_speed_by_the_number_of_requests(tmp_path):
     )
     done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_starts_of_what_is_on_demand_and_waits_for_them(tmp_path):
+    """Two waits of 100 to 180 s, one start of 130 s, and the end of `b` for another; `always` is not on demand."""
+    (row,) = (one for one in FLEET.rows if one.title == "On demand")
+    exprs = [query.expr for panel in row.panels for query in panel.queries]
+    wait = {"120": "0x30 1x30", "180": "0x30 2x30", "+Inf": "0x30 2x30"}
+    inputs = [
+        *(
+            {"series": f'sparkfleet_start_wait_seconds_bucket{{model="b",le="{le}"}}', "values": values}
+            for le, values in wait.items()
+        ),
+        {"series": 'sparkfleet_unloads_total{deployment="b",reason="other"}', "values": "0x30 1x30"},
+        {"series": 'sparkfleet_unloads_total{deployment="b",reason="unused"}', "values": "0x60"},
+        *(
+            {"series": f'sparkfleet_start_seconds_{part}{{deployment="{name}"}}', "values": f"{value}x60"}
+            for name in ("b", "always")
+            for part, value in (("sum", 130), ("count", 1))
+        ),
+    ]
+    found = (
+        [{"labels": '{model="b"}', "value": 120}],
+        [{"labels": '{model="b"}', "value": 174}],
+        [{"labels": '{deployment="b",reason="other"}', "value": 1}],
+        [{"labels": '{deployment="b"}', "value": 130}],
+    )
+    checks = [
+        {"expr": expr, "eval_time": "60m", "exp_samples": samples}
+        for expr, samples in zip(exprs, found, strict=True)
+    ]
+    path = tmp_path / "test.yaml"
+    path.write_text(
+        yaml.safe_dump({"tests": [{"interval": "1m", "input_series": inputs, "promql_expr_test": checks}]})
+    )
+    done = subprocess.run(["promtool", "test", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

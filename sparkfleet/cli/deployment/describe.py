@@ -20,8 +20,9 @@ from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.deployments.status import describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.planning.speculation_advice import advice_for, advice_lines
+from sparkfleet.fleet.report.on_demand_words import on_demand_words, use_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
-from sparkfleet.fleet.report.status_lines import indented, load_words, on_demand_words
+from sparkfleet.fleet.report.status_lines import indented, load_words
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain.layout import lines_of
@@ -64,7 +65,10 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
         print_lines(explain_plan(deployment.plan))
     print_lines(advice_lines(advice_for(deployment)))
     if deployment.on_demand:
-        print_lines(lines_of("on demand", on_demand_words(deployment)))
+        use = use_words(deployment)
+        # One that failed is started by nothing but a retry.
+        rule = "" if use and deployment.state == "failed" else on_demand_words(deployment)
+        print_lines(lines_of("on demand", *filter(None, (use, rule))))
     for group in deployment.groups:
         _show_group(deployment, group)
     console.print("\nevents")

@@ -47,6 +47,8 @@ def notes(view: LiveView, selected: GroupRow | None, *, narrow: bool) -> Iterato
         yield NOTHING_DEPLOYED
     if selected is not None and len(selected.detail) > _detail_room(narrow=narrow):
         yield f"{selected.name}: {selected.detail}"
+    if selected is not None and selected.on_demand:
+        yield f"{selected.deployment} is on demand: {selected.on_demand}"
 
 
 def _detail_room(*, narrow: bool) -> int:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.group.group_name import GroupKey
+
+UnloadKind = Literal["unused", "other", "no_memory", "person"]
+"""Reasons for the end of a deployment on demand, as the metrics have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +155,8 @@ class LoadDeployment(DeploymentAction):
 @dataclass(frozen=True, kw_only=True)
 class UnloadDeployment(DeploymentAction):
     """Let no group of a deployment on demand run until a request comes."""
+
+    kind: UnloadKind
 
 
 @dataclass(frozen=True, kw_only=True)

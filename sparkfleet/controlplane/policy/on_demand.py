@@ -20,6 +20,7 @@ from sparkfleet.controlplane.policy.actions import (
     KeepStanding,
     LoadDeployment,
     UnloadDeployment,
+    UnloadKind,
     WaitForMemory,
 )
 from sparkfleet.controlplane.policy.claim_room import OTHERS_START, ClaimRoom
@@ -67,15 +68,15 @@ def unload_unused(state: FleetState, now: Now) -> list[Action]:
         for name in (state.pending.loaded | state.pending.unloaded.keys()) - on_demand
     ]
     without_memory = [
-        _unload(one, "its memory was not free")
+        _unload(one, "no_memory", "its memory was not free")
         for one in loaded(state)
         if _is_refused(state, one) or _is_crowded_out(state, one)
     ]
     unused = [
-        _unload(desired, f"no request for {duration_words(desired.spec.idle)}")
+        _unload(desired, "unused", f"no request for {duration_words(desired.spec.idle)}")
         for desired in loaded(state)
         if desired.spec.idle is not None
-        if _unused_s(state, desired, now) >= desired.spec.idle
+        if unused_s(state, desired, now) >= desired.spec.idle
     ]
     return [*gone, *without_memory, *unused]
 
@@ -145,7 +146,7 @@ def _for_room(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tu
     """The same for a claim whose memory is not free, at least not by the high end of the predicted band."""
     room = ClaimRoom(state, now, claim, free)
     if room.is_under_way:
-        ends = (_unload(each, f"it made room for {claim.desired.name}") for each in room.to_end)
+        ends = (_unload(each, "other", f"it made room for {claim.desired.name}") for each in room.to_end)
         return [*ends, *_waits(state, claim, room.words())], True
     if claim.since is None:
         return [], True  # it starts all the same, and reports that it does not fit
@@ -235,12 +236,12 @@ def _is_refused(state: FleetState, desired: Desired) -> bool:
     return bool(given_up) and not runs and all(0 < one.refused <= RETRIES for one in given_up)
 
 
-def _unload(desired: Desired, reason: str) -> UnloadDeployment:
+def _unload(desired: Desired, kind: UnloadKind, reason: str) -> UnloadDeployment:
     """The end of a deployment. Its groups are retired as all that are not to run (`rollout.retire_unwanted`)."""
-    return UnloadDeployment(deployment=desired.name, generation=desired.generation, reason=reason)
+    return UnloadDeployment(deployment=desired.name, generation=desired.generation, kind=kind, reason=reason)
 
 
-def _unused_s(state: FleetState, desired: Desired, now: Now) -> float:
+def unused_s(state: FleetState, desired: Desired, now: Now) -> float:
     """Seconds without a request, counted from the end of its start; 0 while it starts or if nothing is known."""
     demand = state.demand.get(desired.name)
     if demand is None or demand.ready_since is None:

@@ -49,10 +49,12 @@ class DemandCache:
         self._line_up(now)
         return not self._waiting_since.keys() <= before
 
-    def load(self, name: str, by: str) -> bool:
-        """Lets a person's command count as a request that waits, for `LOAD_S`. True if none waited before."""
+    def load(self, name: str, by: str, for_s: float = LOAD_S) -> bool:
+        """Lets a person count as a request that waits, for so many seconds. True if none waited before."""
         now, before = self._steady(), set(self._waiting_since)
-        self._loads[name] = _Load(by, now + LOAD_S)
+        before_it = self._loads.get(name, _Load(by, now))
+        # A command beside the page ends no wait that was begun there.
+        self._loads[name] = max(before_it, _Load(by, now + for_s), key=lambda one: one.until)
         self._end_loads(now)
         self._line_up(now)
         return not self._waiting_since.keys() <= before

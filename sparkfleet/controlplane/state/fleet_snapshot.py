@@ -9,7 +9,13 @@ from urllib.parse import urlsplit
 
 from sparkfleet.controlplane.state.capabilities import external_entries, group_entry
 from sparkfleet.controlplane.state.desired import Desired
-from sparkfleet.controlplane.state.status import GROUP_DEPLOYMENT, App, DeploymentStatus, app_name
+from sparkfleet.controlplane.state.status import (
+    GROUP_DEPLOYMENT,
+    App,
+    DeploymentStatus,
+    OnDemandStatus,
+    app_name,
+)
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, ModelState
@@ -56,6 +62,8 @@ class FleetSnapshot:
     """Groups that get no new requests."""
     unloaded: Mapping[str, str] = field(default_factory=dict)
     """Deployments on demand that are not to run now, with what their start depends on, in words."""
+    demand: Mapping[str, OnDemandStatus] = field(default_factory=dict)
+    """Use of each deployment on demand; left out for the table."""
     stopped: Mapping[str, Desired] = field(default_factory=dict)
     """Deployments that `up` starts again: the fleet is being taken down."""
 
@@ -199,6 +207,7 @@ class FleetSnapshot:
             state=state,
             detail=detail,
             on_demand=desired.spec.on_demand,
+            demand=self.demand.get(desired.name),
             who=desired.who,
             since=desired.since,
             plan=desired.plan,

@@ -36,6 +36,10 @@ class StartForecast:
                 found[deployment] = min(at, found.get(deployment, at))
         return found
 
+    def last_start_s(self, deployment: str) -> float | None:
+        """Seconds of the last start of a deployment; None if none has ended since the controller started."""
+        return self._took.get(deployment)
+
     def forget(self, keep: Collection[GroupKey]) -> None:
         """Drops the starts of other groups: one that was ended in the middle reports no end."""
         self._begun = {group: begun for group, begun in self._begun.items() if group in keep}

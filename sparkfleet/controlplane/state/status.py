@@ -94,6 +94,26 @@ def parse_app_name(name: str) -> GroupKey | None:
     return (found[1], int(found[2][1:]), int(found[3])) if found else None
 
 
+class OnDemandStatus(Value):
+    """Use of a deployment on demand. Seconds, no times: a reader's clock may differ from the head's."""
+
+    in_flight: int = 0
+    """Requests in flight at the gateways, those that wait for its start included."""
+    waits_s: float | None = None
+    """Seconds for which a request or a person has waited for its start; None: nobody waits."""
+    loaded_by: str = ""
+    """The person who loads it, which counts as a request that waits; "" if nobody does."""
+    idle_s: float | None = None
+    """Its `idle`: seconds without a request after which it ends; None: only another one that needs its memory ends it."""
+    unused_s: float | None = None
+    """Seconds since its last request, or since its start if none came; None: it is in use or not ready, or no gateway has
+    reported."""
+    ends_in_s: float | None = None
+    """Seconds until it ends if no request comes; None: it is in use or not ready, or has no `idle_s`."""
+    start_s: float | None = None
+    """Seconds of its last start since the controller started; None: not known."""
+
+
 class DeploymentStatus(Value):
     """One deployment, for people and programs."""
 
@@ -102,6 +122,8 @@ class DeploymentStatus(Value):
     state: Literal["ready", "starting", "updating", "failed", "stopping", "unloaded"]
     detail: str
     on_demand: bool = False
+    demand: OnDemandStatus | None = None
+    """None: it runs always, or a controller of an earlier release does not report it."""
     who: str
     since: float
     plan: DeploymentPlan | None

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport, OnDemandStatus
 from sparkfleet.controlplane.views.metrics_export import start_phase
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
@@ -20,13 +20,15 @@ from sparkfleet.gateway.page.fleet_view import (
     LinkView,
     MemoryView,
     NodeView,
+    OnDemandView,
+    PlannedView,
     RailView,
     RejectedView,
     StoppedView,
 )
 from sparkfleet.group.report import GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band, Prediction
-from sparkfleet.planner.types.plan import GroupPlan
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, Rung
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import NodeReadings, RailReading
 
@@ -60,7 +62,7 @@ def page_view(
             for one in status.nodes
         ),
         links=_links(inventory, up),
-        deployments=tuple(_deployment(one, status) for one in status.deployments),
+        deployments=tuple(_deployment(one, status, at) for one in status.deployments),
         paused=status.paused,
         stopped=_stopped(status, stopped),
         events=tuple(
@@ -76,7 +78,12 @@ def _stopped(status: FleetStatus, stopped: Collection[Desired]) -> tuple[Stopped
     """Deployments of which nothing runs any more."""
     present = {one.name for one in status.deployments}
     return tuple(
-        StoppedView(name=one.name, generation=one.generation, nodes=tuple(sorted(planned_nodes(one))))
+        StoppedView(
+            name=one.name,
+            generation=one.generation,
+            nodes=tuple(sorted(planned_nodes(one))),
+            on_demand=one.spec.on_demand,
+        )
         for one in stopped
         if one.name not in present
     )
@@ -139,7 +146,7 @@ def _rail(one: RailReading) -> RailView:
     )
 
 
-def _deployment(one: DeploymentStatus, status: FleetStatus) -> DeploymentView:
+def _deployment(one: DeploymentStatus, status: FleetStatus, at: float) -> DeploymentView:
     return DeploymentView(
         name=one.name,
         state=one.state,
@@ -148,11 +155,47 @@ def _deployment(one: DeploymentStatus, status: FleetStatus) -> DeploymentView:
         since=one.since,
         objective=one.plan.objective if one.plan else "",
         groups=tuple(_group(one, report, status) for report in one.groups),
+        on_demand=_on_demand(one, at) if one.on_demand else None,
         rejected=tuple(
             RejectedView.model_validate(each, from_attributes=True)
             for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())
         ),
     )
+
+
+def _on_demand(one: DeploymentStatus, at: float) -> OnDemandView:
+    use = one.demand or OnDemandStatus()
+    at_rest = one.plan.groups if one.plan is not None and not one.groups else ()
+    passed = (*one.passed, *((),) * len(at_rest))
+    return OnDemandView(
+        in_flight=use.in_flight,
+        waiting_since=None if use.waits_s is None else at - use.waits_s,
+        loaded_by=use.loaded_by,
+        idle_s=use.idle_s,
+        unused_since=None if use.unused_s is None else at - use.unused_s,
+        ends_at=None if use.ends_in_s is None else at + use.ends_in_s,
+        start_s=use.start_s,
+        planned=tuple(
+            _planned(group.rung_at(len(left))) for group, left in zip(at_rest, passed, strict=False)
+        ),
+    )
+
+
+def _planned(rung: Rung) -> PlannedView:
+    candidate = rung.candidate
+    return PlannedView(
+        nodes=candidate.shape.nodes,
+        shape=str(candidate.shape),
+        how=candidate.how,
+        model=_model(candidate),
+        context=candidate.context,
+        predicted=_bands(rung.prediction),
+    )
+
+
+def _model(candidate: Candidate) -> str:
+    """The Hub id of a checkpoint, or the name of its directory."""
+    return PurePosixPath(candidate.model).name if candidate.model.startswith("/") else candidate.model
 
 
 def _group(one: DeploymentStatus, report: GroupReport, status: FleetStatus) -> GroupView:
@@ -188,13 +231,12 @@ def _group(one: DeploymentStatus, report: GroupReport, status: FleetStatus) -> G
 
 def _with_plan(base: GroupView, plan: GroupPlan, at: int, passed: tuple[str, ...]) -> GroupView:
     rung = plan.rung_at(at)
-    model = rung.candidate.model
     return base.model_copy(
         update={
             "ranks": base.ranks or rung.candidate.shape.nodes,
             "how": rung.candidate.how,
             "shape": str(rung.candidate.shape),
-            "model": PurePosixPath(model).name if model.startswith("/") else model,
+            "model": _model(rung.candidate),
             "context": rung.candidate.context,
             "rungs": len(plan.ladder),
             "reason": rung.reason,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
+from sparkfleet.fleet.report.on_demand_words import use_and_command
 from sparkfleet.fleet.report.status_lines import entry_state, state_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.explain.layout import band_ends
@@ -86,6 +87,8 @@ class GroupRow(NamedTuple):
     """Of one stream, measured at its start."""
     predicted: str = ""
     """Band of the same by the plan."""
+    on_demand: str = ""
+    """Present use of what is on demand, with the command that changes it; "" for anything else."""
 
 
 class LiveView(NamedTuple):
@@ -148,7 +151,15 @@ class LiveReadings:
             for name in kept.keys() - names:
                 del kept[name]
         waiting = tuple(
-            GroupRow(one.name, one.name, 0, state_words(one), detail=one.detail)
+            GroupRow(
+                one.name,
+                one.name,
+                0,
+                state_words(one),
+                detail=one.detail,
+                waiting=status.queued(one.name),
+                on_demand=use_and_command(one),
+            )
             for one in status.deployments
             if not one.groups
         )
@@ -192,6 +203,7 @@ class LiveReadings:
             acceptance=group.accepted / group.drafted if group.drafted else None,
             measured_tps=group.measured.get("decode_tps"),
             predicted=band_ends(band) if band else "",
+            on_demand=use_and_command(deployment),
         )
 
     def _rate(self, group: GroupReport, now: float) -> float | None:

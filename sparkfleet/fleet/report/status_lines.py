@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -12,6 +11,7 @@ from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.planning.speculation_advice import advice_for
+from sparkfleet.fleet.report.on_demand_words import use_words
 from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
@@ -117,13 +117,6 @@ def _certificate_lines(fleet: FleetStatus, now: float) -> Iterator[str]:
         )
 
 
-def on_demand_words(deployment: DeploymentStatus) -> str:
-    """Beginning and end of what is on demand."""
-    idle = json.loads(deployment.spec).get("idle")
-    ends = f"after {duration_words(idle)} without a request, or " if idle is not None else ""
-    return f"a request or `sparkfleet load {deployment.name}` starts it; it ends {ends}when another one needs its memory"
-
-
 def state_words(deployment: DeploymentStatus) -> str:
     """`ready`, `degraded 1/2` (groups that serve, of those planned), `starting`, …"""
     wanted = len(deployment.plan.groups) if deployment.plan else 0
@@ -141,6 +134,8 @@ def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str
     waiting = f"{plural(queued, 'request')} waiting at the gateway" if queued else ""
     head = " · ".join(filter(None, (deployment.name, state_words(deployment), deployment.detail, waiting)))
     yield from indented(head, "", INDENT * 2)
+    if words := use_words(deployment):
+        yield f"{INDENT}on demand: {words}"
     for group in deployment.groups:
         label = short_name(group.group)
         rung = deployment.rung_of(group)
@@ -150,7 +145,7 @@ def _deployment_lines(deployment: DeploymentStatus, past: _Past) -> Iterator[str
         below = INDENT + " " * len(label) + "  "
         for line in _group_lines(deployment, group, candidate, past):
             yield from indented(line, below)
-    if deployment.state == "failed":
+    if deployment.state == "failed" and "`sparkfleet describe " not in deployment.detail:
         yield f"{INDENT}`sparkfleet describe {deployment.name}` has the reason of each attempt."
 
 
@@ -290,6 +285,8 @@ def _expected(
     if candidate != deployment.plan.groups[at].choice.candidate:
         return ""
     last = past.last_start(deployment.plan)
+    if last is None and deployment.demand is not None:
+        last = deployment.demand.start_s  # a request started it: this machine has timed none
     return f" of about {duration_words(last)} (last start)" if last else ""
 
 

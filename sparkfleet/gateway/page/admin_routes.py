@@ -19,6 +19,8 @@ DEPLOYMENTS: dict[str, ChangeVerb] = {
     "/api/deployments/{name}/stop": "stop",
     "/api/deployments/{name}/start": "start",
     "/api/deployments/{name}/restart": "restart",
+    "/api/deployments/{name}/load": "load",
+    "/api/deployments/{name}/unload": "unload",
 }
 _NAMES = {"{node}": "([^/]+)", "{name}": "([^/]+)", "{group}": "(.+)"}
 """Parts of paths that are names; the request to the controller has their form."""

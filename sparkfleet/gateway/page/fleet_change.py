@@ -10,7 +10,7 @@ from sparkfleet.gateway.page.text_capture import MOST_MINUTES
 from sparkfleet.specs.fields import NodeName, PublicName
 from sparkfleet.values import Value
 
-ChangeVerb = Literal["drain", "undrain", "stop", "start", "restart"]
+ChangeVerb = Literal["drain", "undrain", "stop", "start", "restart", "load", "unload"]
 LOG_LINES = 200
 MOST_LINES = 2000
 LOG_BYTES = 256 << 10

@@ -127,6 +127,42 @@ class RejectedView(Value):
     rule: str = ""
 
 
+class PlannedView(Value):
+    """A group that a request starts, by its plan."""
+
+    nodes: tuple[str, ...]
+    shape: str
+    how: str
+    """Engine, weights and speculation in words."""
+    model: str
+    """Its checkpoint: the Hub id, or the name of its directory."""
+    context: int = 0
+    """Longest context, tokens; 0: not known."""
+    predicted: Mapping[str, BandView] = {}
+    """As of a group that runs."""
+
+
+class OnDemandView(Value):
+    """Use of a deployment on demand. Times are Unix seconds."""
+
+    in_flight: int = 0
+    """Requests in flight at the gateways, those that wait for its start included."""
+    waiting_since: float | None = None
+    """Time since which a request or a person waits for its start; None: nobody does."""
+    loaded_by: str = ""
+    """The person who loads it; "" if nobody does."""
+    idle_s: float | None = None
+    """Seconds without a request after which it ends; None: only another one that needs its memory ends it."""
+    unused_since: float | None = None
+    """End of its last request, or of its start; None: it is in use or not ready, or no gateway has reported."""
+    ends_at: float | None = None
+    """Time at which it ends if no request comes; None: it is in use or not ready, or has no `idle_s`."""
+    start_s: float | None = None
+    """Seconds of its last start since the controller started; None: not known."""
+    planned: tuple[PlannedView, ...] = ()
+    """Its groups, while none of them runs."""
+
+
 class DeploymentView(Value):
     """One deployment."""
 
@@ -137,6 +173,8 @@ class DeploymentView(Value):
     since: float
     objective: str = ""
     groups: tuple[GroupView, ...] = ()
+    on_demand: OnDemandView | None = None
+    """None: it runs always."""
     rejected: tuple[RejectedView, ...] = ()
     ready_at: float | None = None
     """Unix seconds at which a start that is under way will probably have ended, by the last start; None: not known."""
@@ -154,6 +192,8 @@ class StoppedView(Value):
     """The last one."""
     nodes: tuple[str, ...] = ()
     """Nodes of its plan."""
+    on_demand: bool = False
+    """True if its next request starts it, not `start`."""
 
 
 class EntryView(Value):

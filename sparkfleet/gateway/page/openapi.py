@@ -25,6 +25,8 @@ _SUMMARIES: dict[ChangeVerb, str] = {
     "start": "Starts a deployment that was stopped, with the plan of its last generation.",
     "restart": "Starts every engine of a deployment again, at the first rung. The old ones serve until then,"
     " if memory holds both.",
+    "load": "Starts a deployment on demand, as a request that waits 10 min for it would. `unload` takes that back.",
+    "unload": "Ends a deployment on demand. Requests that run have 30 s to end; the next one starts it again.",
     "drain": "Lets nothing be started on a node. What runs there stays; `sparkfleet drain` plans and moves it.",
     "undrain": "Lets a drained node be used again.",
 }

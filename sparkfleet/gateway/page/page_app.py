@@ -64,6 +64,7 @@ _STATIC = {
     "/": ("index.html", b"text/html; charset=utf-8"),
     "/page/page.js": ("page.js", b"text/javascript; charset=utf-8"),
     "/page/admin.js": ("admin.js", b"text/javascript; charset=utf-8"),
+    "/page/on_demand.js": ("on_demand.js", b"text/javascript; charset=utf-8"),
     "/page/draw.js": ("draw.js", b"text/javascript; charset=utf-8"),
     "/page/page.css": ("page.css", b"text/css; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", b"image/svg+xml"),

@@ -12,6 +12,7 @@ from sparkfleet.telemetry.dashboards.panels import (
     NO_FAILURE,
     NO_GPU,
     NO_RAIL,
+    NOT_ON_DEMAND,
     TOKENS_S,
     WARN,
     GrafanaDashboard,
@@ -122,8 +123,8 @@ FLEET = GrafanaDashboard(
             ),
             panel(
                 "Requests run and wait",
-                "Requests that the engines work on or queue, and those that the gateway holds until a slot is free. "
-                "Of a custom workload open connections.",
+                "Requests that the engines work on or queue, and those that the gateway holds until a slot is free, "
+                "or their model on demand has started. Of a custom workload open connections.",
                 "short",
                 one(
                     "sum by (deployment) (sparkfleet_group_requests_running)",
@@ -134,6 +135,46 @@ FLEET = GrafanaDashboard(
                     "{{deployment}} waiting",
                 ),
                 one("sum by (model) (sparkfleet_requests_waiting)", "{{model}} waiting at the gateway"),
+            ),
+        ),
+        row(
+            "On demand",
+            panel(
+                "Requests waited this long for a start",
+                "Time until their model served, or they were refused: median and 95th percentile of an hour.",
+                "s",
+                *(
+                    one(
+                        f"histogram_quantile({share}, sum by (model, le)"
+                        " (increase(sparkfleet_start_wait_seconds_bucket[1h]))) > 0",
+                        f"{{{{model}}}} {name}",
+                    )
+                    for share, name in ((0.5, "p50"), (0.95, "p95"))
+                ),
+                may_be_empty=NOT_ON_DEMAND,
+            ),
+            panel(
+                "Models were unloaded, by reason",
+                "Ends within an hour. Many of `other`, which means that another model needed the memory, beside long waits:"
+                " a Spark of its own for one of them, or fewer bits, so that both fit.",
+                "short",
+                one(
+                    "sum by (deployment, reason) (increase(sparkfleet_unloads_total[1h])) > 0",
+                    "{{deployment}} {{reason}}",
+                ),
+                may_be_empty=NOT_ON_DEMAND,
+            ),
+            panel(
+                "A start of them takes this long",
+                "Mean of the starts of what is on demand since the controller began: a request for one waits as long.",
+                "s",
+                one(
+                    """sum by (deployment) (sparkfleet_start_seconds_sum)
+                        / (sum by (deployment) (sparkfleet_start_seconds_count) > 0)
+                        and on (deployment) sparkfleet_unloads_total""",
+                    "{{deployment}}",
+                ),
+                may_be_empty=NOT_ON_DEMAND,
             ),
         ),
         row(

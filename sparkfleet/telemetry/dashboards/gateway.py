@@ -37,7 +37,8 @@ GATEWAY = GrafanaDashboard(
             ),
             panel(
                 "Requests are in flight",
-                "Requests that the gateways carry, by model, and those of them that wait for a slot of a group.",
+                "Requests that the gateways carry, by model, and those of them that wait for a slot of a group, or for the"
+                " start of their model on demand.",
                 "short",
                 one(f"sum by (model) (sparkfleet_requests_in_flight{{{_M}}})", "{{model}}"),
                 one(f"sum by (model) (sparkfleet_requests_waiting{{{_M}}})", "{{model}} waiting"),

@@ -25,6 +25,7 @@ NO_GPU = "no GPU on a node of CPUs"
 NO_RAIL = "one node has no rails"
 NO_DRAFTS = "no speculation"
 NO_FAILURE = "nothing has failed"
+NOT_ON_DEMAND = "nothing is on demand, or nothing of the kind happened"
 NO_EXTERNAL = "no deployment has an external endpoint"
 """Reasons for which a panel has no data."""
 

@@ -6,10 +6,10 @@ from textual.widgets import DataTable, RichLog, Static
 
 from sparkfleet.cli.top.app import NARROW, TopApp
 from sparkfleet.cli.top.text_page import TextPage
-from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.status import NodeReport, OnDemandStatus
 from sparkfleet.errors import ControlError, UnreachableError
 from sparkfleet.fleet.deployments.status import FleetCondition, FleetOverview
-from sparkfleet.gateway.report import EntryReport
+from sparkfleet.gateway.report import EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
@@ -279,3 +279,23 @@ async def test_ctrl_c_ends_it_as_any_verb(world, page):
         await pilot.press("ctrl+c")
         await until(pilot, lambda: view.return_code is not None)
     assert view.return_code == 130
+
+
+async def test_one_that_is_unloaded_has_the_requests_that_wait_for_it_and_the_command_that_starts_it(world):
+    """Its row had none of them, though the headline counted them."""
+    asleep = deployment(state="unloaded", detail="it starts once small ends").model_copy(
+        update={"on_demand": True, "demand": OnDemandStatus(waits_s=42.0, start_s=95.0)}
+    )
+    gateway = GatewayReport(replica="g", url="", metrics_url="", at=0.0, waiting=2, queued={"big": 2})
+    world.found = FleetOverview(FleetCondition.UP, fleet(asleep, gateways=(gateway,)))
+    async with app(world).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: shown(pilot, "#groups"))
+        (row,) = shown(pilot, "#groups")
+        assert row[0] == "big"
+        assert row[1].startswith("unloaded")
+        assert row[-1] == "2"
+        await until(pilot, lambda: "is on demand" in words(pilot, "#note"))
+        assert words(pilot, "#note").splitlines()[-1] == (
+            "big is on demand: a request has waited 42 s; its last start took 1 min 35 s"
+            " · `sparkfleet load big` starts it now"
+        )

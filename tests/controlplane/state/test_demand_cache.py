@@ -123,3 +123,17 @@ def test_a_load_whose_command_has_gone_ends():
     cache.load("a", "me")
     cache.unload("a")
     assert cache.present() == {}
+
+
+def test_a_load_that_lasts_is_neither_shortened_by_a_command_beside_it_nor_by_the_end_of_that():
+    now = [100.0]
+    cache = DemandCache(lambda: now[0])
+    assert cache.load("a", "boss (page)", 600.0)
+    assert not cache.load("a", "me")
+    now[0] += LOAD_S + 500.0
+    assert cache.present()["a"].loaded_by == "boss (page)"
+    cache.take(report(a=OnDemandUse(idle_s=1.0, ready_s=0.5)))
+    assert cache.present()["a"].loaded_by == "", "it is ready"
+    cache.load("b", "boss (page)", 600.0)
+    now[0] += 601.0
+    assert "b" not in cache.present()

@@ -5,7 +5,7 @@ from controller_world import report
 from observed_values import NODE, predicted
 
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.status import NodeReport, OnDemandStatus
 from sparkfleet.controlplane.views.page_view import MOST_EVENTS, page_view
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
@@ -215,3 +215,28 @@ async def test_a_drained_node_and_a_deployment_that_was_stopped_are_shown(world)
     (one,) = page_view(gone, world.inventory(), (), 5.0, stopped).stopped
     assert (one.name, one.generation, one.nodes) == ("tiny", 1, ("this",))
     assert page_view(status, world.inventory(), (), 5.0, stopped).stopped == (), "its groups still end"
+
+
+async def test_what_is_on_demand_has_its_use_in_times_and_its_plan_while_it_is_unloaded(world):
+    spec = deployment(on_demand=True, idle=60)
+    await world.controller.commands.put(spec, predicted(plan(rungs=2)), "me")
+    await world.controller.reconcile()
+    status = world.controller.queries.status()
+    (one,) = status.deployments
+    use = OnDemandStatus(waits_s=5.0, unused_s=20.0, ends_in_s=40.0, idle_s=60.0, start_s=9.0, loaded_by="me")
+    left = one.model_copy(update={"demand": use, "passed": (("it did not start",),)})
+    view = page_view(status.model_copy(update={"deployments": (left,)}), world.inventory(), (), 1000.0)
+    shown = view.deployments[0].on_demand
+    assert (shown.waiting_since, shown.unused_since, shown.ends_at) == (995.0, 980.0, 1040.0)
+    assert (shown.idle_s, shown.start_s, shown.loaded_by) == (60.0, 9.0, "me")
+    (planned,) = shown.planned
+    second = one.plan.groups[0].ladder[1]
+    assert (planned.nodes, planned.how) == (("this",), second.candidate.how), "the first rung was left"
+    assert "memory_bytes" in planned.predicted
+    runs = left.model_copy(update={"groups": (report(phase=GroupPhase.READY),)})
+    view = page_view(status.model_copy(update={"deployments": (runs,)}), world.inventory(), (), 1000.0)
+    assert view.deployments[0].on_demand.planned == ()
+    await world.controller.commands.remove("tiny", "me")
+    status, stopped = world.controller.queries.status(), world.controller.queries.stopped()
+    (old,) = page_view(status, world.inventory(), (), 5.0, stopped).stopped
+    assert old.on_demand

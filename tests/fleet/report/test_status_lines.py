@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.fleet.events import FleetStep
 from sparkfleet.fleet.planning.step_times import last_start_s, started_by
-from sparkfleet.fleet.report.status_lines import fleet_lines, on_demand_words, state_words
+from sparkfleet.fleet.report.status_lines import fleet_lines, state_words
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.perf.prediction import DECLARED, Band, Provenance
@@ -263,11 +263,3 @@ def test_a_fleet_that_a_down_has_begun_to_stop_is_named_with_both_ways_on():
         "The fleet is being taken down, or a `sparkfleet down` did not end: nothing that was applied runs.",
         "`sparkfleet up` starts all of it again, `sparkfleet down` stops the rest.",
     ]
-
-
-def test_what_is_on_demand_has_its_begin_and_its_end_in_words():
-    ends = "it ends when another one needs its memory"
-    one = deployment().model_copy(update={"spec": '{"name": "big", "model": "m", "on_demand": true}'})
-    assert on_demand_words(one) == f"a request or `sparkfleet load big` starts it; {ends}"
-    one = one.model_copy(update={"spec": '{"name": "big", "model": "m", "on_demand": true, "idle": 1800}'})
-    assert "it ends after 30 min without a request, or when another one" in on_demand_words(one)

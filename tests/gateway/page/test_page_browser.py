@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from importlib.resources import files
 
 import pytest
+from page_views import asleep, loaded
 from static_picker import StaticPicker
 
 from sparkfleet.engines.fake.engine import FakeEngine
@@ -417,6 +418,62 @@ async def test_a_deployment_is_changed_by_keyboard_alone(seen, button, words, ch
     assert f"#{await seen.page.evaluate('document.activeElement.id')}" == button
 
 
+@pytest.mark.parametrize(
+    ("button", "words", "change"),
+    [
+        ("#load-pilot", "If memory does not hold both, coder ends for it", ("load", "pilot", 4)),
+        ("#unload-coder", "The request in flight has 30 s to end, and is cut then", ("unload", "coder", 2)),
+    ],
+)
+async def test_one_on_demand_is_loaded_and_unloaded_by_keyboard_alone(seen, button, words, change):
+    seen.fleet.long = (asleep("pilot", start_s=260.0), loaded("coder", in_flight=1))
+    await seen.manage()
+    await seen.page.focus(button)
+    await seen.page.keyboard.press("Enter")
+    await seen.says("#confirm-means", words)
+    assert await seen.page.evaluate("document.activeElement.id") == "confirm-no"
+    assert await seen.violations() == []
+    await seen.page.keyboard.press("Escape")
+    assert seen.fleet.changes == []
+    await seen.page.keyboard.press("Enter")
+    await seen.page.click("#confirm-yes")
+    await seen.says("#manage-result", f"{change[0]}: done")
+    assert seen.fleet.changes == [(*change, "boss (page)")]
+    seen.fleet.refusal = "pilot did not start the last time."
+    await seen.page.click(button)
+    await seen.page.click("#confirm-yes")
+    await seen.says("#manage-result", "pilot did not start the last time.")
+    assert seen.complaints == [
+        "Failed to load resource: the server responded with a status of 409 (Conflict)"
+    ]
+
+
+async def test_a_confirmation_that_is_opened_again_before_its_end_was_handled_is_sent(seen):
+    """A browser reports the end of a dialog later: that of the first one was taken for that of the second."""
+    await seen.manage()
+    again = """() => {
+        document.getElementById("stop-tiny").click();
+        document.getElementById("confirm-no").click();
+        document.getElementById("restart-tiny").click();
+    }"""
+    await seen.page.evaluate(again)
+    await seen.page.wait_for_timeout(200)
+    await seen.page.click("#confirm-yes")
+    await seen.says("#manage-result", "restart: done")
+    assert seen.fleet.changes == [("restart", "tiny", 1, "boss (page)")]
+
+
+async def test_the_boxes_of_nodes_have_what_is_unloaded_in_letters_that_can_be_read(seen):
+    """The box had the colour of its letters."""
+    seen.fleet.long = (asleep("pilot"), asleep("eyes", waiting_since=time.time() - 42))
+    await seen.open()
+    await seen.says("#picture", "eyes · waits to start")
+    await seen.says("#picture", "1 unloaded, on demand")
+    colours = "() => ['.chip.soft', '.chip.soft + text'].map((one) => getComputedStyle(document.querySelector(one)).fill)"
+    box, letters = await seen.page.evaluate(colours)
+    assert box != letters
+
+
 async def test_a_refused_change_and_an_absent_controller_are_named(seen):
     await seen.manage()
     seen.fleet.refusal = "tiny is at generation 2."
@@ -482,7 +539,10 @@ async def test_it_is_accessible(seen, scheme):
 @pytest.mark.parametrize("width", [320, 360, 768, 1600, 2560])
 async def test_it_fits_every_width(seen, width):
     long = DeploymentView(name="x" * 63, state="failed", generation=1, since=1.0, detail="y" * 200)
-    seen.fleet.long = (long,)
+    waits = asleep("w" * 63, waiting_since=time.time() - 42, loaded_by="b" * 63)
+    seen.fleet.long = (long, waits, loaded("v" * 63, in_flight=1))
     await seen.page.set_viewport_size({"width": width, "height": 800})
     await seen.manage()
     assert not await seen.page.evaluate("document.documentElement.scrollWidth > innerWidth")
+    broken = "() => [...document.querySelectorAll('#manage-list button')].filter((one) => one.offsetHeight > 40).length"
+    assert await seen.page.evaluate(broken) == 0, "a button's word was broken in two"

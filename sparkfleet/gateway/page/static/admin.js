@@ -1,13 +1,15 @@
 // What admin keys may do. Every change is confirmed in a dialog that names its consequence; the key goes in a header.
 import { clock, coded, el, lasted, reasonOf } from "/page/draw.js";
+import { loadMeans, sleepingOn, sleepingStopMeans, unloadMeans } from "/page/on_demand.js";
 
 const $ = (id) => document.getElementById(id);
 const FOLLOW_MS = 3000, MINUTES = 15, LATE_MS = 20000;
-let headers = () => ({}), refresh = () => {}, following = null;
+let headers = () => ({}), refresh = () => {}, following = null, asked = null;
 
 export function begin(given, update) {
   headers = given;
   refresh = update;
+  $("confirm").addEventListener("close", decided);
   $("confirm-no").addEventListener("click", () => $("confirm").close("no"));
   $("confirm-yes").addEventListener("click", () => $("confirm").close("yes"));
   $("log-form").addEventListener("submit", (event) => { event.preventDefault(); readLog(); });
@@ -22,12 +24,12 @@ export function manage(view, replace) {
   if (!view.admin) return;
   $("capture").textContent = view.capture_until ? "Delete the texts of requests" : `Show texts of requests for ${MINUTES} min`;
   $("capture").dataset.on = view.capture_until ? "yes" : "";
-  replace($("manage-list"), [...view.nodes.map((one) => nodeRow(view, one)), ...view.deployments.flatMap((one) => [deploymentRow(one), ...one.groups.filter((group) => group.drained || group.state === "ready").map((group) => groupRow(one, group))]), ...view.stopped.map(stoppedRow)]);
+  replace($("manage-list"), [...view.nodes.map((one) => nodeRow(view, one)), ...view.deployments.flatMap((one) => [deploymentRow(view, one), ...one.groups.filter((group) => group.drained || group.state === "ready").map((group) => groupRow(one, group))]), ...view.stopped.map(stoppedRow)]);
   ranks(view);
 }
 
 function row(name, state, ...buttons) {
-  return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, state), el("td", {}, el("div", { class: "tools" }, buttons.flat())));
+  return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, state), el("td", {}, el("div", { class: "tools" }, buttons)));
 }
 function button(label, name, change) {
   const made = el("button", { type: "button", id: `${label}-${name}`, "aria-label": `${label} ${name}` }, label);
@@ -36,19 +38,26 @@ function button(label, name, change) {
 }
 function nodeRow(view, node) {
   const path = `/api/nodes/${encodeURIComponent(node.name)}/drain`;
-  const here = view.deployments.filter((one) => one.groups.some((group) => [group.node, ...group.ranks].includes(node.name))).map((one) => one.name);
+  const here = view.deployments.filter((one) => one.groups.some((group) => group.state !== "failed" && [group.node, ...group.ranks].includes(node.name))).map((one) => one.name);
   const runs = here.length ? `What runs there stays: ${here.join(", ")}. If one of its engines ends, it takes another rung or waits.` : "Nothing runs there now.";
-  const drain = { method: "PUT", path, means: `Nothing is planned or started on ${node.name} until it is undrained. ${runs}`, instead: `\`sparkfleet drain ${node.name}\` plans what runs there for other nodes, and moves it.` };
+  const asleep = sleepingOn(view, node.name), waits = asleep.length ? ` Requests for ${asleep.join(", ")}, which ${asleep.length === 1 ? "is" : "are"} not loaded, wait until then.` : "";
+  const drain = { method: "PUT", path, means: `Nothing is planned or started on ${node.name} until it is undrained. ${runs}${waits}`, instead: `\`sparkfleet drain ${node.name}\` plans what runs there for other nodes, and moves it.` };
   const undrain = { method: "DELETE", path, means: `${node.name} may be used again. Only what waits for it starts.` };
   return row(`node ${node.name}`, !node.joined ? "gone" : node.drained ? "drained" : "in use", node.drained ? button("undrain", node.name, undrain) : button("drain", node.name, drain));
 }
-function deploymentRow(one) {
+function deploymentRow(view, one) {
   const path = `/api/deployments/${encodeURIComponent(one.name)}`, exact = `?generation=${one.generation}`;
   const nodes = [...new Set(one.groups.flatMap((group) => [group.node, ...group.ranks]))].join(", ") || "its nodes";
   const running = one.groups.reduce((sum, group) => sum + group.running, 0), took = Math.max(0, ...one.groups.map((group) => group.started_s ?? 0));
-  const stop = { method: "POST", path: `${path}/stop${exact}`, means: `${one.name} ends and its memory on ${nodes} becomes free. New requests are refused; ${running ? `the ${running} that run have 30 s to end` : "none runs now"}. Generation ${one.generation} is kept and can be started again here.` };
+  const asleep = one.on_demand && one.state === "unloaded", loaded = one.on_demand && ["ready", "starting", "updating"].includes(one.state);
+  const stop = { method: "POST", path: `${path}/stop${exact}`, means: asleep ? sleepingStopMeans(one) : `${one.name} ends and its memory on ${nodes} becomes free. New requests are refused; ${running ? `the ${running} that run have 30 s to end` : "none runs now"}. Generation ${one.generation} is kept and can be started again here.` };
   const restart = { method: "POST", path: `${path}/restart${exact}`, means: `Every engine of ${one.name} on ${nodes} starts again, at the first rung. The old ones serve until then if memory holds both; otherwise requests get 503 until it is ready${took ? `, last time after ${lasted(took)}` : ""}.` };
-  return row(one.name, one.state, one.state === "stopping" ? null : [button("restart", one.name, restart), button("stop", one.name, stop)]);
+  if (one.state === "stopping") return row(one.name, one.state);
+  const load = { method: "POST", path: `${path}/load${exact}`, means: one.on_demand ? loadMeans(view, one) : "" }, unload = { method: "POST", path: `${path}/unload${exact}`, means: one.on_demand ? unloadMeans(one) : "" };
+  return row(one.name, asleep && one.on_demand.waiting_since !== null ? "unloaded, waits to start" : one.state,
+    asleep && !one.on_demand.loaded_by ? button("load", one.name, load) : null,
+    loaded || (asleep && one.on_demand.loaded_by) ? button("unload", one.name, unload) : null,
+    asleep ? null : button("restart", one.name, restart), button("stop", one.name, stop));
 }
 function groupRow(deployment, group) {
   const path = `/api/groups/${group.name}/drain`, others = deployment.groups.filter((one) => one.name !== group.name && one.state === "ready" && !one.drained).length;
@@ -58,7 +67,7 @@ function groupRow(deployment, group) {
   return row(`group ${group.name}`, group.drained ? `drained, ${group.running} running` : group.state, group.drained ? button("undrain", group.name, undrain) : button("drain", group.name, drain));
 }
 function stoppedRow(one) {
-  const start = { method: "POST", path: `/api/deployments/${encodeURIComponent(one.name)}/start?generation=${one.generation}`, means: `${one.name} starts with the plan of generation ${one.generation} and takes its memory on ${one.nodes.join(", ")}. What runs there is not moved: if memory does not hold both, it waits or fails with that reason.` };
+  const start = { method: "POST", path: `/api/deployments/${encodeURIComponent(one.name)}/start?generation=${one.generation}`, means: one.on_demand ? `${one.name} is on demand again, with the plan of generation ${one.generation}: its next request, or load, starts it.` : `${one.name} starts with the plan of generation ${one.generation} and takes its memory on ${one.nodes.join(", ")}. What runs there is not moved: if memory does not hold both, it waits or fails with that reason.` };
   return row(one.name, "stopped", button("start", one.name, start));
 }
 
@@ -70,12 +79,16 @@ function confirmed(label, name, change) {
   $("confirm-instead").replaceChildren(...coded(change.instead ?? ""));
   $("confirm-yes").textContent = `${label} ${name}`;
   dialog.returnValue = "";
-  dialog.addEventListener("close", () => {
-    $(`${label}-${name}`)?.focus(); // the button that had the focus was drawn again meanwhile
-    if (dialog.returnValue === "yes") send(change.method, change.path);
-  }, { once: true });
+  asked = { id: `${label}-${name}`, change };
   dialog.showModal();
   $("confirm-no").focus();
+}
+function decided() {
+  if ($("confirm").open || asked === null) return; // the event of the dialog before, which was opened again meanwhile
+  const { id, change } = asked;
+  asked = null;
+  $(id)?.focus(); // the button that had the focus was drawn again meanwhile
+  if ($("confirm").returnValue === "yes") send(change.method, change.path);
 }
 async function call(method, path) {
   const answer = await fetch(path, { method, headers: headers(), cache: "no-store", signal: AbortSignal.timeout(LATE_MS) });

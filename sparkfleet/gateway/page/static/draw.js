@@ -63,6 +63,9 @@ function chipsOf(view, name, speeds) {
       found.push([words, group.drained ? "warn" : STATES[group.state] || "soft"]);
     });
   }
+  const asleep = view.deployments.filter((one) => one.on_demand?.planned.some((plan) => plan.nodes.includes(name))), waits = asleep.filter((one) => one.on_demand.waiting_since !== null);
+  found.push(...waits.map((one) => [`${one.name} · waits to start`, "warn"]));
+  if (asleep.length > waits.length) found.push([`${asleep.length - waits.length} unloaded, on demand`, "soft"]);
   if (found.length <= MOST_CHIPS) return found;
   const first = [...found].sort((one, other) => URGENT.indexOf(other[1]) - URGENT.indexOf(one[1])).slice(0, MOST_CHIPS - 1);
   return [...first, [`${found.length - first.length} more, see Deployments`, "soft"]];

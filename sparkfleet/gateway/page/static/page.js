@@ -1,5 +1,6 @@
 import { begin, manage } from "/page/admin.js";
 import { STATES, bandBar, clock, coded, dial as meter, el, gib, lasted, picture, reasonOf, short } from "/page/draw.js";
+import { awaitsStart, demandLines, plannedOf } from "/page/on_demand.js";
 
 const EVERY_MS = 1500, LATE_MS = 6000;
 const $ = (id) => document.getElementById(id);
@@ -97,7 +98,7 @@ function show(view) {
   const gone = count(view.nodes, (one) => !one.joined), unreached = count(view.entries, (one) => !one.reached), unloaded = count(view.deployments, (one) => one.state === "unloaded");
   $("summary").textContent = [
     `${view.nodes.length} ${view.nodes.length === 1 ? "node" : "nodes"}${gone ? `, ${gone} gone` : ""}`,
-    view.deployments.length ? `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready${unloaded ? `, ${unloaded} on demand` : ""}` : "nothing deployed",
+    view.deployments.length ? `${count(view.deployments, (one) => one.state === "ready")} of ${view.deployments.length} deployments ready${unloaded ? `, ${unloaded} unloaded` : ""}` : "nothing deployed",
     `requests: ${sum(groups.filter((one) => !countsConnections(one)), "running")} running, ${sum(groups, "waiting") + sum(view.deployments, "queued")} waiting`,
     `${short(together(groups))} tok/s`,
     view.stale_s > 5 ? `as of ${lasted(view.stale_s)} ago` : "",
@@ -171,12 +172,14 @@ async function copied(code) {
 function card(one) {
   return el("article", { class: "card" },
     el("div", { class: "head" }, el("h3", {}, one.name), el("span", { class: `pill ${STATES[one.state] || ""}` }, one.state), el("span", { class: "soft" }, `${one.objective} · generation ${one.generation}`)),
-    one.detail ? el("p", {}, one.detail) : null,
-    one.state === "failed" ? el("p", {}, coded(`\`sparkfleet describe ${one.name}\` has the reason of each attempt.`)) : null,
+    one.detail ? el("p", {}, coded(one.detail)) : null,
+    one.state === "failed" && !one.detail.includes("`sparkfleet describe") ? el("p", {}, coded(`\`sparkfleet describe ${one.name}\` has the reason of each attempt.`)) : null,
     expected(one),
-    one.queued ? el("p", { class: "warn" }, `${one.queued} ${one.queued === 1 ? "request waits" : "requests wait"} at the gateway until a group has room; one that comes now would wait about ${lasted(one.wait_s)}`) : null,
+    one.on_demand ? demandLines(one, now()) : null,
+    one.queued && !awaitsStart(one) ? el("p", { class: "warn" }, `${one.queued} ${one.queued === 1 ? "request waits" : "requests wait"} at the gateway until a group has room; one that comes now would wait about ${lasted(one.wait_s)}`) : null,
     meters(one),
     one.groups.map((group) => groupOf(one, group)),
+    one.on_demand ? plannedOf(one) : null,
     one.rejected.length ? fold(`${one.name}-rejected`, `Rejected: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
 }
 function expected(one) {
@@ -230,16 +233,18 @@ function fold(id, title, body) {
 }
 function models(deployments) {
   const known = [...$("models").querySelectorAll("input")].map((one) => one.value);
-  const names = deployments.filter((one) => one.state !== "stopping").map((one) => one.name);
+  const offered = deployments.filter((one) => one.state !== "stopping"), names = offered.map((one) => one.name);
+  for (const one of offered) if ($(`sleeps-${one.name}`)) $(`sleeps-${one.name}`).textContent = sleeps(one);
   if (names.length && known.join("\n") === names.join("\n")) return;
   if (!names.length) return renew($("models"), [el("span", { class: "soft" }, "There is none.")]);
   const chosen = new Set([...$("models").querySelectorAll("input:checked")].map((one) => one.value));
   $("models").replaceChildren(...names.map((name, index) => {
     const box = el("input", { type: "checkbox", value: name, id: `model-${index}` });
     box.checked = chosen.has(name) || (!chosen.size && index === 0);
-    return el("label", { for: `model-${index}` }, box, ` ${name}`);
+    return el("label", { for: `model-${index}` }, box, ` ${name}`, el("span", { class: "soft", id: `sleeps-${name}` }, sleeps(offered[index])));
   }));
 }
+const sleeps = (one) => (one.on_demand && one.state === "unloaded" ? " (unloaded: a prompt starts it)" : "");
 function requests(list) {
   const ms = (value) => (value === null || value === undefined ? "–" : `${short(value)} ms`);
   const speed = (one) => (one.output_tokens > 1 && one.ms > one.first_byte_ms ? `${short((one.output_tokens - 1) / ((one.ms - one.first_byte_ms) / 1000))} tok/s` : "–");
@@ -268,8 +273,9 @@ async function run(event) {
   $("run").disabled = false; $("stop").disabled = true;
 }
 function answerCard(name, count) {
-  const figures = el("p", { class: "soft", role: "status" }, "waiting…"), text = el("pre", { tabindex: "0" });
-  return { name, count, figures, text, done: [], failed: [], began: performance.now(), root: el("article", { class: "card" }, el("h3", {}, name), figures, text) };
+  const known = state.view?.deployments.find((one) => one.name === name), starts = known ? awaitsStart(known) : false;
+  const figures = el("p", { class: "soft", role: "status" }, starts ? "waiting for its start…" : "waiting…"), text = el("pre", { tabindex: "0" });
+  return { name, count, starts, figures, text, done: [], failed: [], began: performance.now(), root: el("article", { class: "card" }, el("h3", {}, name), figures, text) };
 }
 async function ask(card, index, signal) {
   const body = { model: card.name, messages: [{ role: "user", content: $("prompt").value }], max_tokens: Number($("most").value) || 128, stream: true, stream_options: { include_usage: true } };
@@ -295,7 +301,7 @@ function figures(card) {
   const mean = (list) => (list.length ? list.reduce((sum, one) => sum + one, 0) / list.length : null);
   const tokens = card.done.reduce((sum, one) => sum + one.tokens, 0), seconds = (performance.now() - card.began) / 1000;
   const words = [`${card.done.length} of ${card.count} answered`];
-  if (card.done.length) words.push(`TTFT ${short(mean(card.done.map((one) => one.ttft)))} ms`, `${short(mean(card.done.map((one) => one.speed).filter((one) => one !== null)))} tok/s each`, `${short(tokens / seconds)} tok/s together`, `${tokens} tokens`);
+  if (card.done.length) words.push(`${card.starts ? "TTFT with its start" : "TTFT"} ${short(mean(card.done.map((one) => one.ttft)))} ms`, `${short(mean(card.done.map((one) => one.speed).filter((one) => one !== null)))} tok/s each`, `${short(tokens / seconds)} tok/s together`, `${tokens} tokens`);
   if (card.failed.length) words.push(`failed: ${[...new Set(card.failed)].join("; ")}`);
   card.figures.textContent = words.join(" · ");
 }
