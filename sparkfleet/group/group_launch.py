@@ -41,6 +41,11 @@ class RankPlacement(Value):
     """The network of its rank; None in a group of one."""
 
 
+CUSTOM_DRAIN_S = 30.0
+"""The longest drain of a custom workload: open connections count as its requests, also idle ones, and its successor waits
+for its port."""
+
+
 class GroupLaunch(NamedGroupValue):
     """Everything that a group's actor needs to start its engine."""
 
@@ -55,7 +60,6 @@ class GroupLaunch(NamedGroupValue):
         validation_alias=AliasChoices("placements", "seats"), serialization_alias="seats"
     )
     """One per rank, in order."""
-    drain_s: float = 30.0
     silence_s: float = SILENCE_S
     """Time without a log line of any rank during a start, seconds; also limits the first token, if that is less."""
     patience_s: float = Timeouts().proof_s
@@ -64,6 +68,17 @@ class GroupLaunch(NamedGroupValue):
     """Time limits of its health, and pauses before it starts again."""
     probed: bool = False
     """True if its health is checked while it serves: a custom workload with a declared health path."""
+
+    @property
+    def drain_s(self) -> float:
+        """Time in which its requests may end once it is stopped, seconds."""
+        longest = self.timeouts.drain_s
+        return min(longest, CUSTOM_DRAIN_S) if self.candidate.engine == "custom" else longest
+
+    @property
+    def still_s(self) -> float:
+        """Time without a move of its counters after which an engine with requests is taken for one that hangs, seconds."""
+        return self.timeouts.stuck_s + self.patience_s
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
         """Id of a rank on a node where the fleet has this label."""

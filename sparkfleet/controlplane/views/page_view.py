@@ -57,6 +57,7 @@ def page_view(
         endpoint=status.endpoint,
         entries=tuple(EntryView.model_validate(one, from_attributes=True) for one in status.entries),
         certificate_expires_at=status.certificate.expires_at if status.certificate else None,
+        drain_s=inventory.timeouts.drain_s,
         nodes=tuple(
             _node(one, is_head=one.name == inventory.head, drained=one.name in drained)
             for one in status.nodes

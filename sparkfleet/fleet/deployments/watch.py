@@ -11,6 +11,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.events import FactFound, FleetEvent, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.report.ending_words import ending_words
 from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.diff import compare
@@ -71,7 +72,8 @@ async def until_gone(client: FleetClient, name: str, after: int, on_event: OnEve
         if silent and not is_named:
             is_named = True
             on_event(FactFound(line=not_ended(silent, [name])))
-        on_event(StepRunning(step=FleetStep.STOPPING, subjects=(name,)))
+        left = ending_words(gone.groups)
+        on_event(StepRunning(step=FleetStep.STOPPING, detail=left, subjects=(name,)))
         for event in await client.events(after, name, wait_s=WAIT_S):
             after = event.id
             if event.kind not in PASSING:

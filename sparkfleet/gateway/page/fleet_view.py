@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparkfleet.specs.timeouts import Timeouts
 from sparkfleet.values import Value
 
 VIEW_VERSION = 1
@@ -231,6 +232,8 @@ class FleetView(Value):
     entries: tuple[EntryView, ...] = ()
     certificate_expires_at: float | None = None
     """End of the endpoint's certificate, Unix seconds; None without TLS."""
+    drain_s: float = Timeouts().drain_s
+    """Time in which requests in flight may end before an engine is stopped, seconds."""
     nodes: tuple[NodeView, ...] = ()
     links: tuple[LinkView, ...] = ()
     deployments: tuple[DeploymentView, ...] = ()

@@ -21,12 +21,12 @@ _Fields = Mapping[str, Mapping[str, Any]]
 MOST_REQUESTS = 100
 """Requests that are kept."""
 _SUMMARIES: dict[ChangeVerb, str] = {
-    "stop": "Stops a deployment. Requests that run have 30 s to end; its last generation is kept.",
+    "stop": "Stops a deployment, whose requests end first (`drain_s` in `GET /api/fleet`); its last generation is kept.",
     "start": "Starts a deployment that was stopped, with the plan of its last generation.",
     "restart": "Starts every engine of a deployment again, at the first rung. The old ones serve until then,"
     " if memory holds both.",
     "load": "Starts a deployment on demand, as a request that waits 10 min for it would. `unload` takes that back.",
-    "unload": "Ends a deployment on demand. Requests that run have 30 s to end; the next one starts it again.",
+    "unload": "Ends a deployment on demand, whose requests end first. The next one starts it again.",
     "drain": "Lets nothing be started on a node. What runs there stays; `sparkfleet drain` plans and moves it.",
     "undrain": "Lets a drained node be used again.",
 }

@@ -188,7 +188,9 @@ async def test_the_end_of_a_deployment_on_a_node_without_power_has_its_reason(si
     node = NodeReport(name="n", joined=True, silent_s=silent)
     waiting, seen = ending.model_copy(update={"nodes": (node,)}), []
     await until_gone(Told(waiting, waiting, fleet()), "a", 0, seen.append)
-    assert [one.subjects for one in seen if isinstance(one, StepRunning)] == [("a",)] * 2
+    steps = [one for one in seen if isinstance(one, StepRunning)]
+    assert [one.subjects for one in steps] == [("a",)] * 2
+    assert {one.detail for one in steps} == {f"{group().name} {group().phase.value}"}
     facts = [one.line for one in seen if isinstance(one, FactFound)]
     assert len(facts) == (silent is not None)
     assert all(line.startswith("n does not answer: what a ran there counts as ended once") for line in facts)

@@ -1,39 +1,15 @@
-"""Words for the groups for which a `down` waits."""
+"""Groups for which a `down` waits."""
 
-import pytest
 import statuses
 
 from sparkfleet.errors import ControlError
 from sparkfleet.fleet.lifecycle import ending_groups as module
-from sparkfleet.fleet.lifecycle.ending_groups import EndingGroups, words_of
+from sparkfleet.fleet.lifecycle.ending_groups import EndingGroups
 from sparkfleet.group.report import GroupPhase
 
 
-def group(replica=0, phase=GroupPhase.DRAINING, **fields):
-    return statuses.report(replica, phase, **fields)
-
-
-def status(*groups):
-    return statuses.fleet(statuses.deployment(*groups))
-
-
-@pytest.mark.parametrize(
-    ("groups", "words"),
-    [
-        ((), ""),
-        ((group(phase=GroupPhase.STOPPED),), ""),
-        ((group(),), "big/g3/0 draining"),
-        ((group(running=2, engine="custom"),), "big/g3/0 draining (2 connections)"),
-        ((group(running=1),), "big/g3/0 draining (1 request)"),
-        ((group(running=2, waiting=1), group(1)), "big/g3/0 draining (3 requests); big/g3/1 draining"),
-        (
-            tuple(map(group, range(5))),
-            "big/g3/0 draining; big/g3/1 draining and 3 more groups",
-        ),
-    ],
-)
-def test_the_groups_that_end_are_named_with_their_requests(groups, words):
-    assert words_of(status(*groups)) == words
+def status():
+    return statuses.fleet(statuses.deployment(statuses.report(0, GroupPhase.DRAINING)))
 
 
 async def test_they_are_read_until_the_controller_is_gone(monkeypatch):
@@ -55,7 +31,7 @@ async def test_they_are_read_until_the_controller_is_gone(monkeypatch):
             self.answers -= 1
             if self.answers < 0:
                 raise ControlError("it is gone")
-            return status(group())
+            return status()
 
     class Session:
         async def find_controller(self):

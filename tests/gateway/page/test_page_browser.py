@@ -398,7 +398,11 @@ async def test_a_group_is_drained_with_what_that_means_and_brought_back(seen):
 @pytest.mark.parametrize(
     ("button", "words", "change"),
     [
-        ("#stop-tiny", "the 1 that run have 30 s to end. Generation 1 is kept", ("stop", "tiny", 1)),
+        (
+            "#stop-tiny",
+            "the 1 that run may end first, for at most 10 min. Generation 1 is kept",
+            ("stop", "tiny", 1),
+        ),
         ("#restart-tiny", "Every engine of tiny on spark1, spark2 starts again", ("restart", "tiny", 1)),
         ("#start-old", "starts with the plan of generation 7", ("start", "old", 7)),
     ],
@@ -422,7 +426,7 @@ async def test_a_deployment_is_changed_by_keyboard_alone(seen, button, words, ch
     ("button", "words", "change"),
     [
         ("#load-pilot", "If memory does not hold both, coder ends for it", ("load", "pilot", 4)),
-        ("#unload-coder", "The request in flight has 30 s to end, and is cut then", ("unload", "coder", 2)),
+        ("#unload-coder", "The request in flight ends first, for at most 10 min", ("unload", "coder", 2)),
     ],
 )
 async def test_one_on_demand_is_loaded_and_unloaded_by_keyboard_alone(seen, button, words, change):

@@ -145,7 +145,7 @@ def test_a_load_is_confirmed_with_what_it_takes_and_who_ends_for_it(run):
     [
         (
             loaded("a", in_flight=3),
-            "The 3 requests in flight have 30 s to end, and are cut then. The next request starts",
+            "The 3 requests in flight end first, for at most 10 min. The next request starts",
         ),
         (loaded("a"), "a ends and its memory on spark1 becomes free. No request is in flight."),
         (asleep("a", loaded_by="boss"), "The load by boss is taken back: a starts for a request only."),

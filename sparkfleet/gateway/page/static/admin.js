@@ -50,10 +50,10 @@ function deploymentRow(view, one) {
   const nodes = [...new Set(one.groups.flatMap((group) => [group.node, ...group.ranks]))].join(", ") || "its nodes";
   const running = one.groups.reduce((sum, group) => sum + group.running, 0), took = Math.max(0, ...one.groups.map((group) => group.started_s ?? 0));
   const asleep = one.on_demand && one.state === "unloaded", loaded = one.on_demand && ["ready", "starting", "updating"].includes(one.state);
-  const stop = { method: "POST", path: `${path}/stop${exact}`, means: asleep ? sleepingStopMeans(one) : `${one.name} ends and its memory on ${nodes} becomes free. New requests are refused; ${running ? `the ${running} that run have 30 s to end` : "none runs now"}. Generation ${one.generation} is kept and can be started again here.` };
+  const stop = { method: "POST", path: `${path}/stop${exact}`, means: asleep ? sleepingStopMeans(one) : `${one.name} ends and its memory on ${nodes} becomes free. New requests are refused; ${running ? `the ${running} that run may end first, for at most ${lasted(view.drain_s)}` : "none runs now"}. Generation ${one.generation} is kept and can be started again here.` };
   const restart = { method: "POST", path: `${path}/restart${exact}`, means: `Every engine of ${one.name} on ${nodes} starts again, at the first rung. The old ones serve until then if memory holds both; otherwise requests get 503 until it is ready${took ? `, last time after ${lasted(took)}` : ""}.` };
   if (one.state === "stopping") return row(one.name, one.state);
-  const load = { method: "POST", path: `${path}/load${exact}`, means: one.on_demand ? loadMeans(view, one) : "" }, unload = { method: "POST", path: `${path}/unload${exact}`, means: one.on_demand ? unloadMeans(one) : "" };
+  const load = { method: "POST", path: `${path}/load${exact}`, means: one.on_demand ? loadMeans(view, one) : "" }, unload = { method: "POST", path: `${path}/unload${exact}`, means: one.on_demand ? unloadMeans(view, one) : "" };
   return row(one.name, asleep && one.on_demand.waiting_since !== null ? "unloaded, waits to start" : one.state,
     asleep && !one.on_demand.loaded_by ? button("load", one.name, load) : null,
     loaded || (asleep && one.on_demand.loaded_by) ? button("unload", one.name, unload) : null,

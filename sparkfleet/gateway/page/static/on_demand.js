@@ -56,14 +56,14 @@ export function loadMeans(view, one) {
   const nodes = nodesOf(one), memory = one.on_demand.planned[0]?.predicted.memory_bytes, took = one.on_demand.start_s;
   const others = view.deployments.filter((other) => other !== one && other.on_demand && other.groups.some((group) => group.state !== "failed" && group.state !== "draining") && nodesOf(other).some((node) => nodes.includes(node))).map((other) => other.name);
   const room = others.length
-    ? `If memory does not hold ${others.length === 1 ? `both, ${others[0]} ends for it` : `all, those of ${joined(others)} that were not used for longest end for it`}: at once after 10 s without a request, otherwise after as long in service as the start took, 60 s at least. Requests in flight there have 30 s to end, and new ones wait.`
+    ? `If memory does not hold ${others.length === 1 ? `both, ${others[0]} ends for it` : `all, those of ${joined(others)} that were not used for longest end for it`}: at once after 10 s without a request, otherwise after as long in service as the start took, 60 s at least. Requests in flight there end first, for at most ${lasted(view.drain_s)}, and new ones wait.`
     : "Nothing else on demand is loaded there.";
   return `${one.name} starts${memory ? ` with ${gib(memory.mid)}` : ""} on ${nodes.length > 1 ? "each of " : ""}${joined(nodes) || "its nodes"}, as for a request${took === null ? "" : `; its last start took ${lasted(took)}`}. ${room} It waits 10 min at most, also if you close this page, and is not kept loaded: it ends for others as if a request had started it.`;
 }
-export function unloadMeans(one) {
+export function unloadMeans(view, one) {
   const count = Math.max(one.on_demand.in_flight, one.groups.reduce((sum, group) => sum + group.running, 0)), nodes = joined(nodesOf(one)) || "its nodes";
   if (one.state === "unloaded") return `The load by ${one.on_demand.loaded_by} is taken back: ${one.name} starts for a request only. Nothing that runs is changed.`;
-  return `${one.name} ends and its memory on ${nodes} becomes free. ${count ? `${count === 1 ? "The request in flight has" : `The ${count} requests in flight have`} 30 s to end, and ${count === 1 ? "is" : "are"} cut then` : "No request is in flight"}. The next request starts it again.`;
+  return `${one.name} ends and its memory on ${nodes} becomes free. ${count ? `${count === 1 ? "The request in flight ends" : `The ${count} requests in flight end`} first, for at most ${lasted(view.drain_s)}` : "No request is in flight"}. The next request starts it again.`;
 }
 export function sleepingStopMeans(one) {
   return `${one.name} is not loaded, so no memory becomes free. New requests are refused instead of starting it${one.queued ? `, and so ${one.queued === 1 ? "is the one" : `are the ${one.queued}`} that ${one.queued === 1 ? "waits" : "wait"} now` : ""}. Generation ${one.generation} is kept and can be started again here.`;
