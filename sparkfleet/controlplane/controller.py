@@ -88,6 +88,8 @@ class Controller:
         self._at_rest_with: tuple[object, ...] = ()
         """Inputs of the last whole round, if it found nothing to do and time alone changes nothing."""
         self._rests_since = 0.0
+        self._keep_kv: frozenset[str] = frozenset()
+        """Deployments that keep KV on the disk, at the last look."""
 
         self.event_log = EventLog(store)
         self.failures = ControllerFailures(store, self.event_log, steady=self._steady)
@@ -220,15 +222,17 @@ class Controller:
             await self.event_log.record("", 0, "clock", "clock", words)
 
     async def _sweep_after(self, before: Sequence[App]) -> None:
-        """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks."""
+        """Ends what retired groups left on the nodes: Serve may have ended a group's actor while it started its ranks.
+        Removes KV that a deleted deployment kept on their disks, also if it was not loaded."""
         retired = {app.group for app in before if app.status == "retiring"}
-        if retired - {app.group for app in self.fleet.apps}:
+        former, self._keep_kv = self._keep_kv, self._store.deployments.with_kv_on_disk()
+        if retired - {app.group for app in self.fleet.apps} or former - self._keep_kv:
             # Those that are present have ended already if the fleet is being stopped: their files stay.
             keep = self.fleet.kept() | (self.fleet.present() | {app.group for app in before}) - retired
             newest = self._store.deployments.generations()
             with contextlib.suppress(TimeoutError):  # their leases end them, too
                 async with asyncio.timeout(SWEEP_S):
-                    await self._nodes.sweep(keep, newest)
+                    await self._nodes.sweep(keep, newest, self._keep_kv)
 
     def _forget_drained_groups(self) -> None:
         """Forgets drained groups that no longer exist: their names do not come again."""

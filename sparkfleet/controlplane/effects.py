@@ -162,12 +162,12 @@ class Effects:
             case StartGroup(group=group) if launch := await self._launch(state, group):
                 await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
                 self._event_log.settle(name_of(group))
-                await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
+                await self._sweep()
                 self._keep(action)
                 await self._apps.deploy(launch)
             case WaitForMemory(deployment=name) if name not in state.to_run and name in state.applied:
                 # On demand: an engine of another one may live on with its lease, after an end of Ray.
-                await self._nodes.sweep(self._fleet.kept(), self._store.deployments.generations())
+                await self._sweep()
             case RestartGroup(group=group) if launch := await self._launch(state, group):
                 self._write(action)
                 await self._apps.deploy(launch)
@@ -181,6 +181,10 @@ class Effects:
                     with _on_a_full_disk_too(state):
                         await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
                 await self._apps.retire(*group)
+
+    async def _sweep(self) -> None:
+        deployments = self._store.deployments
+        await self._nodes.sweep(self._fleet.kept(), deployments.generations(), deployments.with_kv_on_disk())
 
     async def _launch(self, state: FleetState, group: GroupKey) -> GroupLaunch | None:
         """The group's launch; None if it has none on the present nodes: it waits, with the reason, and holds up no other."""

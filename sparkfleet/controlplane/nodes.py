@@ -38,11 +38,14 @@ class Nodes(Protocol):
         """Current state of every node of the inventory, in its order."""
         ...
 
-    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
-        """Kills the ranks of all other groups on all nodes that answer; returns lines about them.
+    async def sweep(
+        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
+    ) -> tuple[str, ...]:
+        """Kills the ranks of all other groups on all nodes that answer, removes what they left; returns lines about them.
 
         Args:
             keep: groups that exist or are desired.
             newest: newest generation of each name; later ones are left alone, because they were applied meanwhile.
+            keep_kv: deployments that keep KV on the disk: that of all others is removed.
         """
         ...

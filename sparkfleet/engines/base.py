@@ -55,6 +55,8 @@ class RankContext(Value):
     """Directory on the node, of this rank alone, into which the launch's files are written."""
     cache_dir: str = ""
     """Directory on the node that keeps compiled kernels from one start to the next; "": they are compiled every time."""
+    kv_dir: str = ""
+    """Directory on the node for the KV cache that is kept on the disk; "" if none is."""
     keys_dir: str = ""
     """Directory on the node with the group's own SSH key pair, `id_ed25519` and `id_ed25519.pub`; only for MPI."""
     encodings_dir: str = ""
@@ -208,6 +210,9 @@ def checkpoint_mounts(context: RankContext) -> tuple[Mount, ...]:
 
 
 def cache_mounts(context: RankContext) -> tuple[Mount, ...]:
-    """The directory of compiled kernels, writable."""
-    found = context.cache_dir
-    return (Mount(source=found, target=found, read_only=False),) if found else ()
+    """The directories of compiled kernels and of KV on the disk, writable."""
+    return tuple(
+        Mount(source=found, target=found, read_only=False)
+        for found in (context.cache_dir, context.kv_dir)
+        if found
+    )

@@ -32,7 +32,7 @@ PIDS = 16_384
 HOME_IN_MEMORY = "/tmp"  # noqa: S108 (a container's own)
 """Home of a program on a read-only root file system."""
 _WRITABLE = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (a container's own)
-SHM = "16g"
+SHM_BYTES = 16 << 30
 """Size of a container's /dev/shm (field report 000). It uses memory only as far as it is written to."""
 STACK_BYTES = 64 << 20
 """Stack limit that NVIDIA recommends for its containers."""
@@ -89,6 +89,8 @@ class ContainerOptions(Value):
     """Directory on the node with the launch's files; required if it has any."""
     logs_in: bool = False
     """The ranks of its group start over SSH between the containers (MPI)."""
+    kv_staging_bytes: int = 0
+    """Bytes of /dev/shm through which KV goes to the disk and back."""
     private: tuple[str, ...] = ()
     """Variables of the launch whose values are passed in the tool's own environment and only named in its arguments."""
 
@@ -190,7 +192,7 @@ def _labels(labels: RankLabels) -> tuple[str, ...]:
 
 
 def _isolation(options: ContainerOptions) -> tuple[str, ...]:
-    flags = ["--network", "host", "--shm-size", SHM, *_capabilities(options)]
+    flags = ["--network", "host", "--shm-size", _shm(options), *_capabilities(options)]
     flags += ["--pids-limit", str(PIDS)] if options.tool == "docker" else []
     flags += _read_only(options) if _is_engines_own(options) else []
     if options.gpu:
@@ -199,6 +201,11 @@ def _isolation(options: ContainerOptions) -> tuple[str, ...]:
     if options.rdma:
         flags += ["--device", "/dev/infiniband"]
     return tuple(flags)
+
+
+def _shm(options: ContainerOptions) -> str:
+    size = SHM_BYTES + options.kv_staging_bytes
+    return f"{-(-size // (1 << 30))}g"
 
 
 def _capabilities(options: ContainerOptions) -> list[str]:

@@ -20,7 +20,7 @@ from sparkfleet.engines.base import (
     with_users,
 )
 from sparkfleet.engines.container import B12X
-from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV
+from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV, UMASK_ENV
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.media import allowed_domains
 from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
@@ -110,6 +110,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *_kernels(candidate),
         *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
         *_speculation(candidate, context),
+        *_kv_disk(candidate, context),
         *_parsers(candidate),
         *_group(candidate, context),
     ]
@@ -138,6 +139,29 @@ def _memory(candidate: Candidate) -> tuple[str, ...]:
     if candidate.batch_tokens is not None:
         flags += ["--max-num-batched-tokens", str(candidate.batch_tokens)]
     return tuple(flags)
+
+
+def _kv_disk(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
+    """Flags of the KV cache on the disk: every whole block goes through a pool in memory to a file of its own.
+
+    vLLM refuses a KV connector beside expandable segments (`_disk_environment`) without the cumem allocator.
+    """
+    if candidate.kv_disk_bytes is None:
+        return ()
+    config = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": candidate.kv_staging_bytes,
+            "secondary_tiers": [{"type": "fs", "root_dir": context.kv_dir}],
+        },
+    }
+    return (
+        "--kv-transfer-config",
+        json.dumps(config, separators=(",", ":")),
+        "--enable-cumem-allocator",
+    )
 
 
 def _kernels(candidate: Candidate) -> tuple[str, ...]:
@@ -204,7 +228,8 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     if cache and B12X in (candidate.image or ""):
         # NVIDIA's recipes keep it, too.
         cache = (*cache, ("B12X_COMPILE_CACHE_DIR", f"{context.cache_dir}/b12x"))
-    return (*common, *cache, *_heap(candidate), *cache_env(context), *_fabric(candidate, context))
+    own = (*_heap(candidate), *_disk_environment(candidate))
+    return (*common, *cache, *own, *cache_env(context), *_fabric(candidate, context))
 
 
 def _heap(candidate: Candidate) -> Pairs:
@@ -215,6 +240,20 @@ def _heap(candidate: Candidate) -> Pairs:
     What it keeps is missing in the KV cache: host and GPU have one memory.
     """
     return () if candidate.mmap else (("MALLOC_MMAP_THRESHOLD_", "131072"),)
+
+
+def _disk_environment(candidate: Candidate) -> Pairs:
+    """Variables of the KV cache on the disk.
+
+    - Without expandable segments torch keeps what a long prefill took; with a KV connector two Sparks hung six times
+      (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks, pull request 58).
+    - In a container the directories are root's: the supervisor, the node's user, removes old files in them. Others reach
+      none: the directory above is 0700.
+    """
+    if candidate.kv_disk_bytes is None:
+        return ()
+    opened: Pairs = ((UMASK_ENV, "0"),) if candidate.runtime == "container" else ()
+    return (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"), *opened)
 
 
 def _cpu(candidate: Candidate, context: RankContext) -> Pairs:

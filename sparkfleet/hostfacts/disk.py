@@ -113,6 +113,17 @@ class ReadDisks(Fact[Disks]):
         )
 
 
+class ReadHomeSpace(Fact[int]):
+    """Reads the bytes that are free for this user on the disk of its home."""
+
+    argv = ("sh", "-c", "exec stat -f -c '%a %S' \"$HOME\"")
+
+    @staticmethod
+    def parse(output: str) -> int:
+        """Free blocks and their size, as `stat -f` prints them."""
+        return _stat_free(output, "the free space of the home directory")
+
+
 class ReadContainerSpace(Fact[int]):
     """Reads the bytes that are free on the disk of the container tool's directory, in which containers write."""
 
@@ -127,12 +138,14 @@ class ReadContainerSpace(Fact[int]):
     @staticmethod
     def parse(output: str) -> int:
         """Free blocks and their size, as `stat -f` prints them."""
-        words = output.split()
-        if len(words) != 2 or not all(
-            word.isdecimal() and word.isascii() and len(word) < 16 for word in words
-        ):
-            raise unexpected_output("the free space of containers", output)
-        return int(words[0]) * int(words[1])
+        return _stat_free(output, "the free space of containers")
+
+
+def _stat_free(output: str, what: str) -> int:
+    words = output.split()
+    if len(words) != 2 or not all(word.isdecimal() and word.isascii() and len(word) < 16 for word in words):
+        raise unexpected_output(what, output)
+    return int(words[0]) * int(words[1])
 
 
 def _model(one: object, output: str) -> CachedModel:

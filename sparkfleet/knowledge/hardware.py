@@ -73,6 +73,12 @@ class LoadingRates(Value):
     """Files that are read as a whole."""
 
 
+class KvDisk(Value):
+    """KV blocks that come back from a node's disk, GB/s (1e9 bytes)."""
+
+    read_gb_per_s: MeasuredRange
+
+
 class CpuGeneric(Value):
     """Any machine that runs the embedded engine."""
 
@@ -92,6 +98,7 @@ class Hardware(Value):
     links: UniqueEntries[LinkClass]
     memory: MemoryOverheads
     loading: LoadingRates
+    kv_disk: KvDisk
     cpu_generic: CpuGeneric
 
     def link(self, link_id: str) -> LinkClass:

@@ -118,6 +118,7 @@ class MemoryUse(StrEnum):
     COMMUNICATORS = "communicators"
     VISION_CACHE = "vision encoder cache"
     LOADING = "loading"
+    KV_STAGING = "KV on its way to the disk"
     SPARE = "KV cache beyond that"
     """KV cache beyond the need: an engine takes all of its share."""
 
@@ -168,6 +169,8 @@ class Prediction(Value):
     prefill_tps: Band | None = None
     prompt: int | None = None
     """Prompt length that `ttft_ms` and `prefill_tps` are for, tokens."""
+    long_prompt_ms: Band | None = None
+    """TTFT of a long prompt that is prefilled whole, if KV is kept on the disk (`planner/capacity/kv_disk.py`)."""
     concurrency: int | None = None
     """Requests at once that `decode_tps_aggregate` is for; `decode_tps_per_request` is one request alone."""
     largest_context: int | None = None

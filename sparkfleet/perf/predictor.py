@@ -96,6 +96,7 @@ class EngineSettings(NamedTuple):
     link: LinkSpeed | None
     marlin: bool = False
     disk_tables: bool = False
+    kv_disk: bool = False
     requantized: RequantizedBits = ()
     """Parts that the build stores in other bits than the checkpoint."""
 
@@ -172,6 +173,15 @@ class Predictor:
         if key not in self._rates:
             self._forget()
             self._rates[key] = self._corrected(split, settings, CHECK)
+        return self._rates[key]
+
+    def long_prompt(self, split: Split, settings: EngineSettings, tokens: int) -> Rates:
+        """Speed of one request alone whose prompt has so many tokens, none of them cached."""
+        key = (split.tp, split.pp, settings, "long prompt", tokens)
+        if key not in self._rates:
+            self._forget()
+            alone = usual(2 * tokens, 1, self.content).model_copy(update={"prompt": tokens})
+            self._rates[key] = self._corrected(split, settings, alone)
         return self._rates[key]
 
     def _corrected(self, split: Split, settings: EngineSettings, workload: Workload) -> Rates:
@@ -297,6 +307,7 @@ class Predictor:
             settings.kv_dtype,
             settings.batch_tokens,
             settings.disk_tables,
+            settings.kv_disk,
             settings.requantized,
         )
         key = (split, what, context, concurrency)
@@ -318,6 +329,7 @@ class Predictor:
             concurrency=concurrency,
             draft=drafter.shape,
             draft_size=drafter.size,
+            kv_disk=settings.kv_disk,
             **self.config(split, settings).shared(),
         )
 

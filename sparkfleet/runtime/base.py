@@ -63,6 +63,14 @@ class ContainerSpec(Value):
     image: str
 
 
+class KvFiles(Value):
+    """KV that a rank keeps on the disk: its supervisor removes what was used longest ago."""
+
+    path: str
+    """Directory of one set of weights and settings, in one of its deployment."""
+    limit_bytes: int
+
+
 class Forward(Value):
     """Forwarder of a rank whose engine checks no token: it listens on `host` and the rank's port, and checks the token."""
 
@@ -93,6 +101,7 @@ class RankSpec(Value):
     """With one, `argv` is its `TOOL run …`, in the foreground, and `env` and `secret_env` are the tool's own: the rank
     itself gets the variables that `argv` passes on (`--env NAME`). `pid` in its status is the tool's. None: `argv` is the
     engine."""
+    kv_files: KvFiles | None = None
     prepare: tuple[str, ...] = ()
     """A command that must succeed before `argv` starts, e.g. building a checkpoint; () for none."""
     log_path: str

@@ -36,6 +36,7 @@ from sparkfleet.runtime.containers.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, ControlSocket
 from sparkfleet.runtime.environment import clean_environment, labels
 from sparkfleet.runtime.exit_codes import KERNEL_KILLED, NOT_EXECUTABLE, NOT_FOUND, meaning
+from sparkfleet.runtime.files.kv_pruner import PAUSE_S, KvPruner
 from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.files.ranklog import RankLog
 from sparkfleet.runtime.files.spared import spared
@@ -71,6 +72,8 @@ class Order:
     container: dict[str, str] | None
     """`tool` and `image`, if `argv` runs a container."""
     forward: ForwardOrder | None
+    kv_files: dict[str, Any] | None
+    """`path` and `limit_bytes` of the KV that the rank keeps on the disk."""
 
     def secrets(self) -> tuple[str, ...]:
         """Values that the log must not contain."""
@@ -116,6 +119,7 @@ class Supervisor:
         self._container: Container | None = None
         self._shared = SharedMemory(files.shared)
         self._forwarder = Forwarder(order.forward) if order.forward else None
+        self._kv = KvPruner(**order.kv_files) if order.kv_files else None
 
     async def run(self) -> None:
         """Runs the rank to its end, and reports its exit."""
@@ -129,6 +133,8 @@ class Supervisor:
         finally:
             if self._forwarder:
                 await self._forwarder.close()
+            if self._kv:
+                self._kv.end()
             self._log.close()
             self._files.socket.unlink(missing_ok=True)
 
@@ -156,9 +162,9 @@ class Supervisor:
         return {"ok": True, "grace_s": self._order.grace_s, "status": status}
 
     async def _live(self, children: Children) -> None:
-        code, killed = 0, Killed()
+        code, killed = await self._begin_kv(), Killed()
         steps = [("preparing", self._order.prepare), ("running", self._order.argv)]
-        looking = asyncio.ensure_future(self._look_at_memory(children))
+        looking = asyncio.gather(self._look_at_memory(children), self._prune_kv())
         for phase, argv in steps:
             if argv and code == 0 and not self._stopped.is_set():
                 code, killed = await self._step(children, phase, argv)
@@ -179,6 +185,32 @@ class Supervisor:
             self._shared.look(one.pid for one in children.find())
             self._ooms = (self._ooms[1], _oom_kills())
             pause_s = min(2 * pause_s, LOOK_S)
+
+    async def _begin_kv(self) -> int:
+        """Makes the directory of KV on the disk; an exit code other than 0 if that cannot be made."""
+        try:
+            if self._kv:
+                await asyncio.to_thread(self._kv.begin)
+        except OSError as error:
+            return self._cannot_start(("its directory for KV on the disk",), error)
+        return 0
+
+    async def _prune_kv(self) -> None:
+        failed = ""
+        while self._kv:
+            pause_s = PAUSE_S[-1]
+            try:
+                done = await asyncio.to_thread(self._kv.run)
+            except OSError as error:
+                if str(error) != failed:
+                    failed = str(error)
+                    self._log.note(f"{_now()} KV on the disk cannot be bounded: {failed}")
+            else:
+                pause_s = done.pause_s
+                if done.removed:
+                    words = f"removed {done.removed / 1e9:.1f} GB used longest ago, {done.used / 1e9:.1f} GB are left"
+                    self._log.note(f"{_now()} KV on the disk: {words}")
+            await asyncio.sleep(pause_s)
 
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
         """Runs one command to its end, or to a stop."""

@@ -169,11 +169,17 @@ class Variant(Constraints):
     model: ModelId
     runtime: Literal["auto", RuntimeName] = "auto"
     media_domains: tuple[str, ...] = ()
+    kv_disk: MemorySize | None = None
     command: Arguments = ()
     port: int | None = None
     """Port of a custom workload; None for every other engine."""
     health: str | None = None
     """Path of a custom workload's health check; None: not given."""
+
+    @property
+    def kv_disk_bytes(self) -> int | None:
+        """`kv_disk` in bytes."""
+        return None if self.kv_disk is None else size_bytes(self.kv_disk)
 
 
 class ExternalEndpoint(Spec):
@@ -279,6 +285,10 @@ class Deployment(Constraints):
     idle: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     """For `on_demand`: seconds without a request after which its engines end. Left out: they go on until another
     deployment needs their memory."""
+    kv_disk: MemorySize | None = None
+    """Keep the KV cache of prompts on the node's disk too, up to this size, such as "100 GB": long prompts come back from
+    there after a restart, a swap or an eviction. vLLM on one Spark; it takes memory for one whole request on its way. The
+    files hold what was in the prompts. Left out: none is kept."""
     external: Annotated[tuple[ExternalEndpoint, ...], Field(max_length=16)] = ()
     """Endpoints outside the fleet for requests that its groups cannot serve, in this order: prompts leave the fleet."""
     loop_tokens: Annotated[int, Field(ge=64, le=100_000)] | None = None
@@ -357,6 +367,8 @@ def _custom_problems(variant: Variant, at: Where) -> Iterator[Problem]:
         yield Problem(
             (*at, "speculation"), "given, but a custom workload has its own settings. Expected none."
         )
+    if variant.kv_disk is not None:
+        yield Problem(("kv_disk",), "given, but a custom workload has its own cache. Expected none.")
     if variant.engine_args:
         yield Problem(
             (*at, "engine_args"), "given for `engine: custom`. Expected these arguments in `command`."

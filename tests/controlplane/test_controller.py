@@ -360,3 +360,26 @@ async def test_a_node_that_left_the_inventory_is_named_and_holds_up_no_other_dep
     await world.controller.round()
     assert [launch.deployment for launch in world.apps.launches] == ["tiny", "lost"]
     assert not world.controller.fleet.pending.waiting
+
+
+async def test_kv_on_the_disk_of_a_deployment_that_is_not_loaded_goes_with_it(world):
+    spec = deployment("tiny", on_demand=True, kv_disk="10 GB")
+    await world.controller.commands.put(spec, plan("tiny"), "me")
+    await world.controller.commands.put(deployment("other"), plan("other"), "me")
+    await world.controller.reconcile()
+    world.nodes.swept.clear()
+    await world.controller.reconcile()
+    assert world.nodes.swept == []
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    assert len(world.nodes.swept) == 1
+    assert world.nodes.keep_kv == frozenset()
+
+
+async def test_a_start_keeps_the_kv_of_all_that_are_applied(world):
+    await world.controller.commands.put(deployment("tiny", kv_disk="10 GB"), plan("tiny"), "me")
+    await world.controller.reconcile()
+    assert world.nodes.keep_kv == frozenset({"tiny"})
+    await world.controller.commands.put(deployment("tiny"), plan("tiny"), "me")
+    await world.controller.reconcile()
+    assert world.nodes.keep_kv == frozenset()

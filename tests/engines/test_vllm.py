@@ -1,9 +1,11 @@
 import ast
+import json
 import os
 import subprocess
 
 import pytest
 
+from sparkfleet.engines.base import Mount
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import Cause, EngineError
 
@@ -307,3 +309,46 @@ def test_on_cpus_experts_are_mended_by_a_plugin(launch):
     files = {file.name: file.text for file in launch(nodes=2, ep=2, engine_version="0.32.0+cpu").files}
     assert "sparkfleet_cpu_experts:register" in files["vllm-0.32.0+cpu.dist-info/entry_points.txt"]
     ast.parse(files["sparkfleet_cpu_experts.py"])
+
+
+KV = {"device": "cuda", "memory_fraction": 0.6, "kv_disk_bytes": 100 * 10**9, "kv_staging_bytes": 5 * 10**9}
+KV_DIR = "/state/kv/m/0123"
+
+
+def test_kv_on_the_disk_goes_through_memory_of_the_planned_size(launch, flags):
+    one = launch(**KV, where={"kv_dir": KV_DIR})
+    given = flags(one.argv)
+    assert json.loads(given["--kv-transfer-config"]) == {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "spec_name": "TieringOffloadingSpec",
+            "cpu_bytes_to_use": 5 * 10**9,
+            "secondary_tiers": [{"type": "fs", "root_dir": KV_DIR}],
+        },
+    }
+
+
+def test_kv_on_the_disk_has_expandable_segments_and_the_allocator_that_permits_them(launch):
+    one = launch(**KV, where={"kv_dir": KV_DIR})
+    assert dict(one.env)["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert "--enable-cumem-allocator" in one.argv
+    plain = launch(device="cuda", memory_fraction=0.6)
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in dict(plain.env)
+    assert not {"--kv-transfer-config", "--enable-cumem-allocator"} & set(plain.argv)
+
+
+def test_a_container_writes_kv_where_the_nodes_user_can_remove_it(launch, tmp_path):
+    """Docker's root makes directories of its own: with the usual umask the supervisor could remove nothing in them."""
+    one = launch(**KV, runtime="container", image="i", where={"kv_dir": KV_DIR})
+    assert Mount(source=KV_DIR, target=KV_DIR, read_only=False) in one.mounts
+    start = next(file.text for file in one.files if file.name == "start.sh")
+    script = tmp_path / "start.sh"
+    script.write_text(start)
+    made = tmp_path / "made"
+    env = {name: value for name, value in one.env if name.startswith("SPARKFLEET")}
+    for given, mode in ((env, 0o777), ({}, 0o755)):
+        subprocess.run(["sh", script, "sh", "-c", f"mkdir {made}"], env={**given, "PATH": os.environ["PATH"]},
+                       check=True, umask=0o022)  # fmt: skip
+        assert made.stat().st_mode & 0o777 == mode
+        made.rmdir()

@@ -23,6 +23,7 @@ CASES = [
     ("orpheus-tts", 1),
     ("nemotron-3-super-open", 1),
     ("qwen3.6-35b-a3b-dflash-k6", 1),
+    ("gpt-oss-120b-kv-disk", 1),
 ]
 
 

@@ -288,3 +288,34 @@ async def test_a_preparation_can_be_stopped(runtime, running, herald, make_spec)
     assert (status.phase, status.pid) == (Phase.PREPARING, None)
     assert (await rank.stop()).phase is Phase.EXITED
     assert process(orphan) is None
+
+
+async def test_a_supervisor_bounds_what_its_rank_keeps_on_the_disk(
+    runtime, running, herald, make_spec, tmp_path
+):
+    key = tmp_path / "kv" / "qwen" / "key"
+    blocks = [key / "m_r0" / "000" / f"0{n}_g0" / f"{n}.bin" for n in range(4)]
+    for age, path in enumerate(reversed(blocks)):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(8 << 10))
+        os.utime(path, (1e9 - age, 1e9 - age))
+    former = tmp_path / "kv" / "qwen" / "former"
+    former.mkdir()
+    rank = await running(make_spec(herald.script(IDLE), kv_files={"path": str(key), "limit_bytes": 30 << 10}))
+    async with asyncio.timeout(10):
+        while blocks[0].exists() or former.exists():
+            await asyncio.sleep(0.05)
+    assert [path.exists() for path in blocks] == [False, True, True, True]
+    assert (await rank.stop()).phase is Phase.EXITED
+    assert blocks[1].exists(), "the next start finds it"
+
+
+async def test_without_its_directory_for_kv_a_rank_ends_with_the_reason(
+    runtime, running, herald, make_spec, tmp_path
+):
+    (tmp_path / "kv").touch()
+    files = {"path": str(tmp_path / "kv" / "qwen" / "key"), "limit_bytes": 1}
+    rank = await running(make_spec(herald.script(IDLE), kv_files=files))
+    end = await rank.wait()
+    assert end.phase is Phase.EXITED
+    assert "its directory for KV on the disk cannot be started" in end.reason

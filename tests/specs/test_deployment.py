@@ -303,3 +303,21 @@ def test_secrets_are_not_shown() -> None:
     with pytest.raises(ValidationError) as caught:
         Deployment.model_validate_json('{"name": "x", "model": "a/b", "env": {"HF_TOKEN": 4242}}')
     assert "4242" not in str(caught.value)
+
+
+def test_kv_on_the_disk() -> None:
+    (variant,) = parse_deployment('name: x\nmodel: builtin:tiny\nkv_disk: "100 GB"').resolved()
+    assert variant.kv_disk_bytes == 100 * 10**9
+    (plain,) = parse_deployment("name: x\nmodel: builtin:tiny").resolved()
+    assert plain.kv_disk_bytes is None
+
+
+@pytest.mark.parametrize("given", ["100", "0 GB", "-1 GB", "true", "many GB", "100 GB/s"])
+def test_kv_on_the_disk_has_a_size_with_its_unit(given: str) -> None:
+    (problem,) = problems(f"name: x\nmodel: builtin:tiny\nkv_disk: {given}")
+    assert "kv_disk" in problem
+
+
+def test_a_custom_workload_has_no_kv_on_the_disk() -> None:
+    (problem,) = problems(f"{CUSTOM}\nkv_disk: 10 GB\n")
+    assert "kv_disk: given, but a custom workload has its own cache" in problem

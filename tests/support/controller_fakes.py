@@ -77,8 +77,11 @@ class FakeNodes:
             for name, memory in self.available.items()
         )
 
-    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
+    async def sweep(
+        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
+    ) -> tuple[str, ...]:
         """Records its arguments."""
         self.swept.append(keep)
         self.swept_newest = dict(newest)
+        self.keep_kv = keep_kv
         return ()

@@ -36,7 +36,7 @@ class ManyNodes:
         """All of them."""
         return self.reports
 
-    async def sweep(self, keep, newest):
+    async def sweep(self, keep, newest, keep_kv):
         """Nothing to do."""
         return ()
 

@@ -116,13 +116,19 @@ async def _list(session: Session, json: bool) -> int:
             {
                 "version": OUTPUT_VERSION,
                 "models": [_as_json(row) for row in held.rows],
-                "nodes": {node: {"free_bytes": free} for node, free in held.free_bytes.items()},
+                "nodes": {
+                    node: {"free_bytes": free, "kv_bytes": held.kv_bytes.get(node, 0)}
+                    for node, free in held.free_bytes.items()
+                },
             }
         )
         return Exit.DONE
     console.print(model_table(held.rows) if held.rows else "No node has a model.")
     for line in interrupted_lines(held.rows):
         console.print(line, markup=False)
+    if held.kv_bytes:
+        kv = ", ".join(f"{gb(size)} on {node}" for node, size in held.kv_bytes.items())
+        console.print(f"KV of prompts (`kv_disk`): {kv}.")
     free = ", ".join(f"{gb(size)} on {node}" for node, size in held.free_bytes.items())
     console.print(
         f"Free: {free}. `sparkfleet prune` shows what no deployment uses, and removes it if you agree."

@@ -22,6 +22,7 @@ from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.boot_id import this_boot, up_s
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.files.kv_pruner import remove_gone
 from sparkfleet.runtime.files.log_end import log_end
 from sparkfleet.runtime.files.log_retention import prune
 from sparkfleet.runtime.files.state_files import spoilt_files, start_bar, stopped_words
@@ -98,10 +99,12 @@ class NodeActors:
         agents = await asyncio.to_thread(self._joined)
         return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
 
-    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
+    async def sweep(
+        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
+    ) -> tuple[str, ...]:
         """See `Nodes.sweep`."""
         agents = await asyncio.to_thread(self._joined)
-        listed = (sorted(keep), dict(newest))
+        listed = (sorted(keep), dict(newest), sorted(keep_kv))
         asked = (self._ask(name, partial(agent.sweep.remote, *listed)) for name, agent in agents.items())
         killed = await asyncio.gather(*asked)
         return tuple(
@@ -225,8 +228,12 @@ class NodeAgent:
         """The last bytes of a file in this fleet's directory of logs; None if it is none, or cannot be read."""
         return await asyncio.to_thread(log_end, self._paths.logs, path, limit)
 
-    async def sweep(self, keep: list[GroupKey], newest: dict[str, int]) -> tuple[str, ...]:
-        """Kills every rank on this node whose group is not in `keep`, and removes old logs. `newest`: see `RanksOf`."""
+    async def sweep(
+        self, keep: list[GroupKey], newest: dict[str, int], keep_kv: list[str]
+    ) -> tuple[str, ...]:
+        """Kills every rank on this node whose group is not in `keep`, and removes old logs, and KV on the disk of
+        deployments that are not in `keep_kv`. `newest`: see `RanksOf`."""
         swept = await self._runtime.sweep(RanksOf(keep, newest))
         await asyncio.to_thread(prune, self._paths, keep)
+        await asyncio.to_thread(remove_gone, self._paths.kv, frozenset(keep_kv))
         return swept

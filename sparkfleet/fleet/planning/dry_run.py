@@ -165,6 +165,7 @@ def _run(
         rdma=candidate.shape.ranks > 1 and any(rail.rdma for rail in context.rails),
         logs_in=candidate.engine == "trtllm" and candidate.shape.ranks > 1,
         files_dir=context.files_dir,
+        kv_staging_bytes=candidate.kv_staging_bytes or 0,
         private=private,
     )
     argv = run_argv(command, options)
@@ -203,6 +204,7 @@ def _context(
         leader_port=RENDEZVOUS if networks else 0,
         files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
         cache_dir=cache_dir(f"{state}/kernels", name, candidate),
+        kv_dir=f"{state}/kv/{name}/KEY" if candidate.kv_disk_bytes is not None else "",
         encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
         keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if networks else "",
         **found,

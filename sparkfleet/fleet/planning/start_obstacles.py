@@ -1,4 +1,4 @@
-"""Warnings of what makes a planned start fail: another program on a declared port, a disk of a node that is too full."""
+"""Warnings of what makes a planned start fail, or lack room: another program on a declared port, a disk that is too full."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError, NodeError
-from sparkfleet.hostfacts.disk import ReadContainerSpace
+from sparkfleet.hostfacts.disk import ReadContainerSpace, ReadHomeSpace
+from sparkfleet.hostfacts.fact import Fact
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket, ReadSockets
 from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -30,10 +31,44 @@ async def start_obstacles(
         running: plans of the fleet's deployments.
         checkpoints: facts, by model.
     """
-    ports, tables = await asyncio.gather(
-        taken_ports(channels, plans, running), too_large_tables(channels, plans, running, checkpoints)
+    ports, tables, kv = await asyncio.gather(
+        taken_ports(channels, plans, running),
+        too_large_tables(channels, plans, running, checkpoints),
+        too_large_kv(channels, plans, running),
     )
-    return (*ports, *tables)
+    return (*ports, *tables, *kv)
+
+
+async def too_large_kv(
+    channels: Mapping[str, Channel], plans: Iterable[DeploymentPlan], running: Iterable[DeploymentPlan]
+) -> tuple[str, ...]:
+    """A line for each node whose disk has less room than `kv_disk` allows to be used.
+
+    A node on which the deployment runs with it already is left out: its files are part of what is used.
+    """
+    there = {(plan.name, node) for plan in running for node, _ in _kept_kv(plan)}
+    wanted = [
+        (plan.name, node, size)
+        for plan in plans
+        for node, size in _kept_kv(plan)
+        if (plan.name, node) not in there
+    ]
+    nodes = sorted({node for _, node, _ in wanted})
+    asked = (_space(channels[node], ReadHomeSpace) for node in nodes)
+    found = dict(zip(nodes, await asyncio.gather(*asked), strict=True))
+    return tuple(
+        f"warning: {name}: `kv_disk` allows {gb(size)}, and the disk of {node}'s home has {gb(free)} free: less is kept,"
+        f" as a part of the disk stays free. `sparkfleet models` shows what else is there."
+        for name, node, size in wanted
+        if (free := found[node]) is not None and free < size
+    )
+
+
+def _kept_kv(plan: DeploymentPlan) -> Iterator[tuple[str, int]]:
+    """Nodes on which the plan keeps KV on the disk, with the most bytes of it."""
+    for candidate in (group.choice.candidate for group in plan.groups):
+        if candidate.kv_disk_bytes is not None:
+            yield from ((node, candidate.kv_disk_bytes) for node in candidate.shape.nodes)
 
 
 async def too_large_tables(
@@ -54,7 +89,8 @@ async def too_large_tables(
         if node not in there
     ]
     nodes = sorted({node for _, node, _ in wanted})
-    found = dict(zip(nodes, await asyncio.gather(*(_space(channels[node]) for node in nodes)), strict=True))
+    asked = (_space(channels[node], ReadContainerSpace) for node in nodes)
+    found = dict(zip(nodes, await asyncio.gather(*asked), strict=True))
     return tuple(
         f"warning: {name}: each start writes {gb(size)} of n-gram tables into its container, and the disk of {node}'s"
         f" containers has {gb(free)} free: the engine ends while it loads. `docker system df` shows what takes the space."
@@ -75,10 +111,10 @@ def _written(plan: DeploymentPlan, checkpoints: Mapping[str, Checkpoint]) -> Ite
             yield from ((node, checkpoint.table_bytes / len(nodes)) for node in nodes)
 
 
-async def _space(channel: Channel) -> int | None:
+async def _space(channel: Channel, fact: type[Fact[int]]) -> int | None:
     try:
-        done = await channel.run(ReadContainerSpace.argv, timeout_s=ANSWER_S)
-        return ReadContainerSpace.answer(done.exit_code, done.stdout, done.stderr)
+        done = await channel.run(fact.argv, timeout_s=ANSWER_S)
+        return fact.answer(done.exit_code, done.stdout, done.stderr)
     except (NodeError, FactError):
         return None
 

@@ -40,6 +40,8 @@ class ModelsHeld(NamedTuple):
     rows: tuple[ModelRow, ...]
     free_bytes: dict[str, int]
     """Free on the disk of the cache, by node."""
+    kv_bytes: dict[str, int]
+    """KV of prompts on the disk, by node; nodes without any are left out."""
 
 
 class RemovedModel(NamedTuple):
@@ -58,7 +60,11 @@ async def models_held(session: Session, on_event: OnEvent) -> ModelsHeld:
     """
     settings = await staging_settings(session, on_event)
     seen = await survey(session.channels, moving(session, on_event), settings=settings)
-    return ModelsHeld(tuple(grouped(seen)), {node: found.free_bytes for node, found in seen.items()})
+    return ModelsHeld(
+        tuple(grouped(seen)),
+        {node: found.free_bytes for node, found in seen.items()},
+        {node: found.kv_bytes for node, found in seen.items() if found.kv_bytes},
+    )
 
 
 async def stage_model(session: Session, need: Need, on_event: OnEvent) -> Staged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import sys
@@ -64,8 +65,27 @@ def node_facts(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankNodeFac
         roots=_roots(model, str(model_path(draft)) if draft else ""),
         python=sys.executable,
         has_encodings=_has_encodings(paths, candidate),
+        kv_mark="" if candidate.kv_disk_bytes is None else _kv_mark(candidate, model),
         control_netdev=_control_netdev(launch.placements[rank]),
     )
+
+
+def _kv_mark(candidate: Candidate, model: str) -> str:
+    """Identity of what computes a block of KV, as far as paths and plans do not have it: files of a checkpoint that is no
+    snapshot of a commit, and the vLLM that is installed beside the interpreter of a process."""
+    seen: list[str] = []
+    path = Path(model)
+    if path.parent.name != "snapshots":
+        seen += sorted(_file_mark(one) for one in path.iterdir()) if path.is_dir() else [_file_mark(path)]
+    if candidate.runtime == "process":
+        homes = Path(candidate.python).parent.parent.glob("lib/python*/site-packages/vllm-*.dist-info")
+        seen += sorted(_file_mark(one) for one in homes)
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()
+
+
+def _file_mark(path: Path) -> str:
+    found = path.stat()
+    return f"{path.name} {found.st_size} {found.st_mtime_ns}"
 
 
 def _require_files(launch: GroupLaunch, node: str) -> None:

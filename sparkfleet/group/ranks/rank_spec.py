@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -13,7 +14,7 @@ from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
 from sparkfleet.group.group_launch import ALONE, GroupLaunch, RankPlacement, launch_digest
 from sparkfleet.planner.types.plan import Candidate
-from sparkfleet.runtime.base import ContainerSpec, Forward, RankFile, RankId, RankSpec
+from sparkfleet.runtime.base import ContainerSpec, Forward, KvFiles, RankFile, RankId, RankSpec
 from sparkfleet.runtime.environment import steers_tools
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
@@ -47,6 +48,8 @@ class RankNodeFacts(Value):
     """Interpreter of sparkfleet's own environment."""
     has_encodings: bool = False
     """True if tiktoken's files for gpt-oss are on the node; otherwise the engine downloads them."""
+    kv_mark: str = ""
+    """Identity of the engine and the weights on the node, if KV of them is kept on the disk."""
     control_netdev: str = ""
     """Netdev to peers that no rail reaches."""
 
@@ -104,6 +107,7 @@ def rank_spec(
             RankFile(path=f"{context.files_dir}/{file.name}", text=file.text, executable=file.executable)
             for file in command.files
         ),
+        kv_files=_kv_files(launch, context),
         prepare=_prepare(launch, facts.python),
         log_path=str(paths.rank_log(id_.slug)),
         port=ports.http if forward else http,
@@ -160,6 +164,7 @@ def _context(
         leader_port=rendezvous,
         cache_dir=cache_dir(str(paths.kernels), launch.deployment, candidate),
         files_dir=str(paths.rank_files(launch.rank_id(paths.label, rank).slug)),
+        kv_dir=kv_dir(str(paths.kv), launch.deployment, candidate, facts),
         keys_dir=str(keys_dir(paths, launch, rank) or ""),
         encodings_dir=str(paths.encodings) if facts.has_encodings else "",
         **_network(placement, facts.control_netdev),
@@ -217,6 +222,7 @@ def _container(
         rdma=_rdma(launch, context),
         logs_in=launch.candidate.engine == "trtllm" and len(launch.placements) > 1,
         files_dir=context.files_dir,
+        kv_staging_bytes=launch.candidate.kv_staging_bytes or 0,
         private=private,
     )
     return {
@@ -241,6 +247,34 @@ def cache_dir(kernels: str, deployment: str, candidate: Candidate) -> str:
         return ""
     image = hashlib.sha256((candidate.image or "").encode()).hexdigest()[:16]
     return f"{kernels}/{deployment}/{image}"
+
+
+NO_KV_KEY = (
+    *("shape", "context", "concurrency", "batch_tokens", "memory_fraction", "kv_cache_bytes"),
+    *("kv_disk_bytes", "kv_staging_bytes", "mmap", "media_domains", "health", "port", "command"),
+)
+"""Fields of a candidate that change no byte of a block of KV."""
+
+
+def kv_dir(kv: str, deployment: str, candidate: Candidate, facts: RankNodeFacts) -> str:
+    """Directory of the KV that a rank keeps on the disk; "" if it keeps none.
+
+    Its key is everything else that a block may depend on: vLLM's own names know the model's name, the data type, the split
+    and the groups of layers, and neither the weights' revision nor their quantisation, its release, or its settings. A
+    block of another one would be taken without an error, and the answer would be garbage. A field that a later release of
+    sparkfleet adds does not count as long as it has its default.
+    """
+    if candidate.kv_disk_bytes is None:
+        return ""
+    told = candidate.model_dump(mode="json", exclude=set(NO_KV_KEY), exclude_defaults=True)
+    content = [told, facts.model_path, facts.draft_path, facts.kv_mark]
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{kv}/{deployment}/{key}"
+
+
+def _kv_files(launch: GroupLaunch, context: RankContext) -> KvFiles | None:
+    limit = launch.candidate.kv_disk_bytes
+    return None if limit is None else KvFiles(path=context.kv_dir, limit_bytes=limit)
 
 
 def root_of(path: str) -> str:

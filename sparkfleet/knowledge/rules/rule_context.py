@@ -117,6 +117,8 @@ class RuleContext(Value):
     memory_fraction: Number = None
     memory_fraction_set: YesNo = None
     """False if the engine's own default is in force."""
+    kv_disk: YesNo = None
+    """True if the deployment keeps KV on the disk."""
     kv_pinned: YesNo = None
     """True if the KV cache has a size in bytes."""
     batch_tokens: Number = None

@@ -72,7 +72,9 @@ class SimulatedNodes:
         await self._world.pause()
         return reports
 
-    async def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
+    async def sweep(
+        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
+    ) -> tuple[str, ...]:
         """See `Nodes`."""
         await self._world.pause()
         return self._world.fleet.sweep(keep, newest)

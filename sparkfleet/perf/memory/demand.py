@@ -24,6 +24,7 @@ from sparkfleet.perf.memory.kv_cache import (
     draft_layers,
     kv_bytes,
     one_state_bytes,
+    staging_bytes,
     state_bytes,
     whole_block,
 )
@@ -227,6 +228,8 @@ def _items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
         yield _measured(MemoryUse.COMMUNICATORS, memory.nccl_communicator_gb)
     if run.vision or shape.vision:
         yield Item(name=MemoryUse.VISION_CACHE, low=0.2 * GIB, mid=0.7 * GIB, high=1.5 * GIB)
+    if run.kv_disk:
+        yield _exact(MemoryUse.KV_STAGING, staging_bytes(shape, run))
     # The loader's window: what it has read and not yet handed over.
     yield Item(name=MemoryUse.LOADING, low=0.0, mid=0.0, high=min(2.0 * GIB, 0.05 * weight_bytes(shape, run)))
 

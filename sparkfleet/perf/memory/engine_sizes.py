@@ -27,6 +27,8 @@ class MemoryConfig(EngineConfig):
     draft_size: float | None = None
     """Bytes of the drafter's weights, if they are known and its shapes are not."""
     vision: bool = False
+    kv_disk: bool = False
+    """KV is kept on the disk, too, and goes there and back through memory."""
     device: Literal["cuda", "cpu"] = "cuda"
 
 

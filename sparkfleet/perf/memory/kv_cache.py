@@ -25,6 +25,10 @@ BLOCK = 16
 DRAFT_KV = 2048
 """Cached elements per token of one layer of a dense drafter: 8 heads of 128, keys and values, as most have."""
 
+STAGING_MARGIN = 1.1
+"""Blocks on the way to the disk are padded: each has the size of the largest group's
+(vLLM 0.32, v1/kv_offload/cpu/spec.py)."""
+
 
 def kv_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """KV cache of all requests at their full length on one rank; heads are copied if there are more ranks than heads."""
@@ -69,6 +73,19 @@ def draft_kv_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     each = (layers.kv_elements or layers.sliding_elements) / max(1, mixers)
     one_stage = _kept(shape, run) * run.pp
     return draft_layers(run) * each * pages.full * tokens * one_stage * layers.pool_factor[1]
+
+
+def staging_bytes(shape: ModelShape, run: MemoryConfig) -> float:
+    """Memory through which vLLM moves KV to its disk and back: a request of the whole context and one prefill chunk.
+
+    A request is loaded only once all of it is in this pool. With a smaller one than its prompt vLLM 0.32 evicts the blocks
+    that it has just read for those that it reads next, and the request waits without end or gets nothing
+    (tests/engines/test_real_kv_disk.py drives its own classes).
+    """
+    one = run.model_copy(update={"context": run.context + run.chunk, "concurrency": 1})
+    _, mid, high = shape.layers.pool_factor
+    kv = (kv_bytes(shape, one) + draft_kv_bytes(shape, one)) * high / mid
+    return STAGING_MARGIN * (kv + state_bytes(shape, one))
 
 
 def block_tokens(shape: ModelShape, run: MemoryConfig) -> int:

@@ -68,6 +68,11 @@ class Sizing(NamedTuple):
         """Bytes of KV beyond the need: the engine takes all of its share of the memory."""
         return sum(part.bytes for part in self.parts if part.name == MemoryUse.SPARE)
 
+    @property
+    def staging(self) -> float:
+        """Bytes of memory through which KV goes to the disk and back; 0 if none is kept there."""
+        return sum(part.bytes for part in self.parts if part.name == MemoryUse.KV_STAGING)
+
 
 @dataclass(frozen=True, slots=True)
 class VariantCase:

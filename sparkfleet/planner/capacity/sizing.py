@@ -41,16 +41,17 @@ BATCH_FLAGS = {
     "llama.cpp": UBATCH[0],
 }
 BEYOND_SHARE = {
+    "vllm": (MemoryUse.KV_STAGING,),
     "sglang": (
         MemoryUse.ACTIVATIONS,
         MemoryUse.CUDA_GRAPHS,
         MemoryUse.PROCESS,
         MemoryUse.COMMUNICATORS,
         MemoryUse.VISION_CACHE,
-    )
+    ),
 }
-"""Memory that an engine takes beside its share. SGLang's is weights and KV alone ("static"); vLLM
-measures what else is in use and takes it off its KV cache."""
+"""Memory that an engine takes beside its share. SGLang's is weights and KV alone ("static"); vLLM measures what else is in
+use and takes it off its KV cache, but for its pool of KV on the way to the disk, which it allocates after that."""
 POOLED = {"vllm": VLLM_POOL}
 """Parts inside a KV cache of fixed size, if it holds more than KV: vLLM's states are blocks of it."""
 
@@ -243,6 +244,7 @@ def settings_of(case: VariantCase, proposal: Proposal, stack: Stack) -> EngineSe
         batch_tokens=chunk or planned_chunk(stack.engine),
         link=proposal.pool.site.link,
         disk_tables=stack.disk_tables(case.predictor.checkpoint) is not None,
+        kv_disk=case.variant.kv_disk is not None and stack.engine == "vllm",
         requantized=stack.known.requantized(quant_of(case)) if stack.known else (),
     )
     return (
@@ -283,4 +285,4 @@ def fraction_of(case: VariantCase, proposal: Proposal, engine: EngineName, sized
     if share is not None:
         return share
     total = proposal.pool.site.memory_total
-    return min(0.95, math.ceil(100 * sized.needs.mid / total) / 100)
+    return min(0.95, math.ceil(100 * (sized.needs.mid - sized.staging) / total) / 100)

@@ -108,6 +108,7 @@ def _given(candidate: Candidate) -> dict[str, object]:
         "concurrency": float(candidate.concurrency),
         "memory_fraction": candidate.memory_fraction,
         "memory_fraction_set": candidate.memory_fraction is not None,
+        "kv_disk": candidate.kv_disk_bytes is not None,
         "kv_pinned": candidate.kv_cache_bytes is not None,
         "flags": candidate.engine_args if candidate.mmap else (*candidate.engine_args, READ_FILES),
         "env": candidate.env,

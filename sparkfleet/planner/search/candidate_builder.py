@@ -48,6 +48,8 @@ def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
         memory_fraction=fraction_of(case, proposal, stack.engine, sized),
         engine_args=merge_flags(variant.engine_args, tables.args if tables else ())[0],
         env=tuple(sorted({**dict(tables.env if tables else ()), **variant.env}.items())),
+        kv_disk_bytes=variant.kv_disk_bytes,
+        kv_staging_bytes=int(sized.staging) or None,
         media_domains=variant.media_domains,
         gguf=case.predictor.checkpoint.gguf,
         trust_remote_code=variant.trust_remote_code,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.rules.rules import Rule, planning_rules
+from sparkfleet.planner.capacity.kv_disk import clash
 from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
@@ -48,7 +49,7 @@ def unwanted(case: VariantCase) -> Rejection | None:
         return wanted(
             name, f"supports at most {most} tokens, but the deployment sets a context of {variant.context}"
         )
-    unreadable = misread(variant.engine_args, quant_of(case))
+    unreadable = misread(variant.engine_args, quant_of(case)) or clash(variant)
     if unreadable:
         return wanted(name, unreadable)
     if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:

@@ -141,6 +141,10 @@ def misfit(spec: Deployment, variant: Variant, fleet: Fleet, model: EmbeddedMode
         model: what is known of the model; None if nothing is.
     """
     name = variant.model.rpartition("/")[2]
+    if variant.kv_disk is not None:
+        return wanted(
+            "kv_disk", "vLLM keeps KV on the disk from a GPU only; leave it out for engines on the CPU"
+        )
     if model is not None:
         words = _lacks(spec, variant, model)
         if words:

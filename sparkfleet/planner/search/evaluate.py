@@ -13,6 +13,7 @@ from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band, Prediction, Provenance
 from sparkfleet.perf.predictor import EngineSettings
+from sparkfleet.planner.capacity.kv_disk import PROMPT, able_stacks
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import (
     BATCH_FLAGS,
@@ -93,8 +94,8 @@ def evaluate(
     case: VariantCase, proposal: Proposal, stacks: Sequence[Stack], room: MemoryBudget
 ) -> tuple[Evaluation | None, list[Rejection]]:
     """The proposal on the first stack that the rules let pass, None if there is none; and why not on those before it."""
-    rejected: list[Rejection] = []
-    tried = in_order(stacks, proposal.speculation)[:STACKS_TRIED]
+    able, rejected = able_stacks(case.variant, in_order(stacks, proposal.speculation))
+    tried = able[:STACKS_TRIED]
     for stack in tried:
         settings = settings_of(case, proposal, stack)
         sized = size_proposal(case, proposal, room, settings)
@@ -277,6 +278,7 @@ def _limited(
                 "context": context,
                 "concurrency": concurrency,
                 "kv_dtype": sized.kv_dtype,
+                "kv_staging_bytes": int(sized.staging) or None,
                 "memory_fraction": fraction,
                 "batch_tokens": None if given else _batch_tokens(stacked, settings, context, concurrency),
             }
@@ -307,6 +309,14 @@ def _within(stacked: StackedProposal, needs: Band, limits: RuleLimits) -> Memory
     return MemoryBudget(min(room.careful, most), min(room.at_most, at_most))
 
 
+def _long_prompt(stacked: StackedProposal, settings: EngineSettings, sized: Sizing) -> Band | None:
+    """TTFT of the prompt that plans name if KV is kept on the disk; None if none is."""
+    if not settings.kv_disk:
+        return None
+    tokens = min(PROMPT, sized.context)
+    return stacked.case.predictor.long_prompt(stacked.proposal.split, settings, tokens).ttft_ms
+
+
 def _predicted(
     stacked: StackedProposal,
     candidate: Candidate,
@@ -330,6 +340,7 @@ def _predicted(
         decode_tps_aggregate=_times(many.decode_tps_aggregate, slower),
         prefill_tps=_times(alone.prefill_tps, verdict.factor("prefill_tps")),
         prompt=min(2048, max(1, sized.context // 2)),
+        long_prompt_ms=_long_prompt(stacked, settings, sized),
         concurrency=sized.concurrency,
         accepted=alone.accepted if proposal.speculation.method != "none" else None,
         check_ttft_ms=_times(check.ttft_ms, 1 / verdict.factor("ttft")),

@@ -92,6 +92,10 @@ class Candidate(Value):
     kv_cache_bytes: int | None = None
     """Size of the KV pool per rank, bytes; None leaves it to `memory_fraction`."""
     memory_fraction: float | None = None
+    kv_disk_bytes: int | None = None
+    """Most bytes of KV that are kept on the node's disk; None: none are."""
+    kv_staging_bytes: int | None = None
+    """Memory through which KV goes to the disk and back, bytes; None without `kv_disk_bytes`."""
     speculative: tuple[tuple[str, str], ...] = ()
     """Further keys of the engine's speculative configuration, as rules require them."""
     engine_args: tuple[str, ...] = ()

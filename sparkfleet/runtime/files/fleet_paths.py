@@ -108,6 +108,11 @@ class FleetPaths:
         return self.logs / f"{slug}.log"
 
     @property
+    def kv(self) -> Path:
+        """KV that deployments with `kv_disk` keep on the disk, by deployment: it holds what was in prompts."""
+        return self.root / "kv"
+
+    @property
     def gateway_usage(self) -> Path:
         """Usage that the controller has not stored yet, one file per gateway (`gateway/accounting/usage_journal.py`)."""
         return self.root / "usage"

@@ -13,6 +13,8 @@ from sparkfleet.checkpoints.io.hub_cache import gguf_names, tagged_reference
 from sparkfleet.checkpoints.io.safe_io import read_json_object, read_start
 from sparkfleet.errors import FactError
 from sparkfleet.runtime.files.builtin_models import builtin_directory
+from sparkfleet.runtime.files.kv_pruner import used_bytes
+from sparkfleet.runtime.files.state_probe import state_root
 from sparkfleet.specs.gguf_names import models_of
 from sparkfleet.specs.model_name import ModelName
 from sparkfleet.staging.agent.protocol import LineReporter, program
@@ -101,6 +103,8 @@ class NodeScan(Value):
     """Scan of a node: each requested item, each manifest, everything else; free bytes of its cache's disk."""
 
     free_bytes: int
+    kv_bytes: int = 0
+    """KV of prompts that deployments with `kv_disk` keep, of all fleets of this user; counted if everything is listed."""
     wanted: tuple[HeldVersion, ...] = ()
     manifests: tuple[HeldVersion, ...] = ()
     everything: tuple[HeldVersion, ...] = ()
@@ -111,6 +115,7 @@ def work(request: LookRequest, reporter: LineReporter) -> NodeScan:
     cache = hub_directory(request.cache)
     return NodeScan(
         free_bytes=free_bytes(cache),
+        kv_bytes=used_bytes(state_root("")) if request.everything else 0,
         wanted=tuple(_wanted(wanted, request.cache) for wanted in request.wanted),
         manifests=tuple(_of_manifest(manifest, request.cache) for manifest in request.manifests),
         everything=tuple(_everything(cache, request.cache)) if request.everything else (),

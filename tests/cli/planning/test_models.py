@@ -15,6 +15,7 @@ from sparkfleet.cli.output import progress_text
 from sparkfleet.cli.planning import models
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.fleet.storage.models import grouped, used_names
+from sparkfleet.runtime.files.state_probe import state_root
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.manifest import File, Manifest
@@ -103,6 +104,14 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     there = {"complete": True, "interrupted": False, "bytes": 5023, "path": str(snapshot)}
     assert model["nodes"] == {"a": there}
     assert listed["nodes"]["a"]["free_bytes"] > 0
+
+    kept = state_root("home") / "kv" / "chat" / "key" / "0.bin"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(40960))
+    code, out, _ = sparkfleet("models", "list")
+    assert "KV of prompts (`kv_disk`): 41 kB on a." in out
+    _, out, _ = sparkfleet("models", "list", "--json")
+    assert json.loads(out)["nodes"]["a"]["kv_bytes"] == 40960
 
     with_deployments(monkeypatch, Deployment(name="d", model="tests/tiny@main"))
     code, out, _ = sparkfleet("models", "prune", "--yes")

@@ -8,8 +8,8 @@ from control_values import plan
 from fake_channel import FakeChannel
 
 from sparkfleet.errors import FactError
-from sparkfleet.fleet.planning.start_obstacles import taken_ports, too_large_tables
-from sparkfleet.hostfacts.disk import ReadContainerSpace
+from sparkfleet.fleet.planning.start_obstacles import taken_ports, too_large_kv, too_large_tables
+from sparkfleet.hostfacts.disk import ReadContainerSpace, ReadHomeSpace
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.remote.local import LocalChannel
 
@@ -93,3 +93,28 @@ async def test_the_space_of_containers_is_read_from_a_tool_that_answers(
     assert read == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.05)
     with pytest.raises(FactError):
         ReadContainerSpace.parse("x 1")
+
+
+def with_kv(name="chat", size=100 * 10**9):
+    return plan(name, kv_disk_bytes=size)
+
+
+async def test_a_disk_with_less_room_than_kv_may_take_is_named():
+    (line,) = await too_large_kv(room(60), [with_kv()], [])
+    assert line.startswith(
+        "warning: chat: `kv_disk` allows 100 GB, and the disk of this's home has 60 GB free: less is kept"
+    )
+    assert await too_large_kv(room(160), [with_kv()], []) == ()
+
+
+async def test_a_deployment_whose_kv_is_there_already_and_others_are_no_obstacle():
+    assert await too_large_kv(room(60), [with_kv()], [with_kv()]) == ()
+    assert await too_large_kv({}, [plan("tiny")], []) == ()
+    assert await too_large_kv({"this": FakeChannel("this", {})}, [with_kv()], []) == ()
+
+
+async def test_the_space_of_the_home_is_read_here():
+    done = await LocalChannel("this").run(ReadHomeSpace.argv)
+    assert ReadHomeSpace.parse(done.stdout) == pytest.approx(
+        shutil.disk_usage(os.path.expanduser("~")).free, rel=0.05
+    )

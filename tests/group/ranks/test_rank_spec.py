@@ -1,16 +1,21 @@
 """Command, environment, tokens and forwarder of a rank."""
 
+import os
+
 import pytest
 from address_values import cable, inventory, spark
 from launches import FLEET, desired, launches_for
+from pydantic import create_model
 
 from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
 from sparkfleet.group.ranks.rank_node import spec_here
-from sparkfleet.group.ranks.rank_spec import Ports
-from sparkfleet.planner.types.plan import GroupShape
+from sparkfleet.group.ranks.rank_spec import Ports, RankNodeFacts, kv_dir
+from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.types.plan import Candidate, GroupShape
+from sparkfleet.runtime.base import ContainerSpec
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.sealed_env import EnvSealer
@@ -174,3 +179,102 @@ def test_a_sealed_variable_reaches_the_engine_alone(tmp_path):
     assert ("NCCL_DEBUG", "INFO") in spec.env
     with pytest.raises(ControlError, match="HF_TOKEN cannot be opened"):
         spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "another secret")
+
+
+def kept(order, **fields):
+    """The launch with KV on the disk, and with these fields of its candidate."""
+    given = {"device": "cuda", "kv_disk_bytes": 10**11, "kv_staging_bytes": 10**9, **fields}
+    return order.model_copy(update={"candidate": order.candidate.model_copy(update=given)})
+
+
+@pytest.fixture
+def kv_path(tmp_path):
+    """kv_path(model=directory, **fields): the directory of KV of a rank, from its command on this node."""
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    paths = FleetPaths(tmp_path / "home")
+
+    def kv_path(model=None, deployment="tiny", **fields):
+        launch = kept(order, model=str(model or weights(tmp_path / "m")), **fields)
+        launch = launch.model_copy(update={"deployment": deployment})
+        return spec_here(paths, launch, 0, Ports(http=4000), "secret").kv_files.path
+
+    return kv_path
+
+
+def weights(directory, text="weights"):
+    directory.mkdir(exist_ok=True)
+    if not (directory / "model.safetensors").exists():
+        (directory / "model.safetensors").write_text(text)
+    return directory
+
+
+def test_kv_on_the_disk_is_kept_under_everything_that_a_block_depends_on(kv_path, tmp_path):
+    one = kv_path()
+    assert one.startswith(str(tmp_path / "home" / "kv" / "tiny"))
+    assert kv_path() == one
+    for fields in (
+        {"context": 1024}, {"concurrency": 9}, {"kv_disk_bytes": 1}, {"kv_staging_bytes": 2}, {"memory_fraction": 0.5},
+        {"mmap": False}, {"media_domains": ("example.org",)}, {"batch_tokens": 4096},
+    ):  # fmt: skip
+        assert kv_path(**fields) == one, fields
+    for fields in (
+        {"engine_version": "0.33.0"}, {"quant": "nvfp4"}, {"kv_dtype": "fp8"}, {"dtype": "float16"}, {"image": "i@sha256:1"},
+        {"engine_args": ("--block-size=32",)}, {"env": (("VLLM_X", "1"),)}, {"runtime": "container", "image": "j"},
+        {"speculation": Speculation(method="ngram", tokens=3)}, {"python": "/other/bin/python"},
+    ):  # fmt: skip
+        assert kv_path(**fields) != one, fields
+    assert kv_path(deployment="other") != one
+
+
+def test_a_field_that_a_later_release_adds_loses_no_kv():
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    now = kept(order).candidate
+    later = create_model("Later", __base__=Candidate, added=(int, 0))
+    facts = RankNodeFacts(model_path="/m", python="python3")
+    found = [
+        kv_dir("/kv", "tiny", one, facts)
+        for one in (now, later.model_validate(dict(now)), later.model_validate({**dict(now), "added": 1}))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_other_weights_in_the_same_directory_have_other_kv(kv_path, tmp_path):
+    """vLLM's own names of the files know the name of the model only: blocks of the former weights would be taken."""
+    directory = weights(tmp_path / "m")
+    one = kv_path(directory)
+    (directory / "model.safetensors").write_text("of the same size"[:7])
+    assert kv_path(directory) != one
+
+
+def test_another_commit_of_a_model_has_other_kv(kv_path, tmp_path):
+    snapshots = tmp_path / "models--org--m" / "snapshots"
+    snapshots.mkdir(parents=True)
+    one, other = (weights(snapshots / commit) for commit in ("a" * 40, "b" * 40))
+    assert kv_path(one) != kv_path(other)
+    first = kv_path(one)
+    os.utime(one / "model.safetensors", (1, 1))  # copied from another node: the commit is the identity
+    assert kv_path(one) == first
+
+
+def test_another_vllm_in_the_same_environment_has_other_kv(kv_path, tmp_path):
+    packages = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    (packages / "vllm-0.32.0.dist-info").mkdir(parents=True)
+    python = str(tmp_path / "env" / "bin" / "python")
+    one = kv_path(python=python)
+    assert kv_path(python=python) == one
+    (packages / "vllm-0.32.0.dist-info").rename(packages / "vllm-0.33.0.dist-info")
+    assert kv_path(python=python) != one
+
+
+def test_without_the_field_a_rank_keeps_nothing_on_the_disk(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    assert spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "secret").kv_files is None
+
+
+def test_a_containers_shared_memory_has_room_for_what_goes_to_the_disk(tmp_path):
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    launch = kept(order, runtime="container", image="i@sha256:1", kv_staging_bytes=5 * 2**30 + 1)
+    tool = ContainerSpec(tool="docker", image="i@sha256:1")
+    spec = spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000), "secret", container=tool)
+    assert spec.argv[spec.argv.index("--shm-size") + 1] == "22g"
+    assert f"{spec.kv_files.path}:{spec.kv_files.path}:rw" in spec.argv

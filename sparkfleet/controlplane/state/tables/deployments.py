@@ -81,6 +81,10 @@ class DeploymentTable:
         rows = self._db.execute(_READ)
         return {desired.name: desired for desired in map(desired_of, rows)}
 
+    def with_kv_on_disk(self) -> frozenset[str]:
+        """Names of the applied deployments that keep KV on the disk, loaded or not."""
+        return frozenset(name for name, one in self.desired().items() if one.spec.kv_disk is not None)
+
     def generations(self) -> dict[str, int]:
         """Newest generation ever given to each name, also of deleted deployments."""
         return dict(self._db.read("generations", self._read_generations))

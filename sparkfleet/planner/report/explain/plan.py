@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Provenance
+from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.capacity.weight_reading import loading_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
@@ -21,7 +22,7 @@ from sparkfleet.planner.types.plan import (
     Rung,
 )
 from sparkfleet.specs.deployment import Objective
-from sparkfleet.units import GIB, gb, short_number, three_digits
+from sparkfleet.units import GIB, gb, gib, short_number, three_digits
 
 
 def explain_plan(
@@ -72,7 +73,7 @@ def _group_lines(
     lines += _settings_lines(first)
     lines += lines_of("warning", *first.notes)
     lines += _image_lines(first.candidate)
-    lines += _loading_lines(first)
+    lines += _loading_lines(first) + _kv_disk_lines(first)
     return lines + _fallback_lines(first, rest, objective)
 
 
@@ -102,6 +103,33 @@ def _loading_lines(rung: Rung) -> list[str]:
         f"weight files are read whole, not mapped (mmap): {gb(size)} in about {_rough(times.read)} instead of"
         f" {_rough(times.mapped)}, predicted; the engine's own start comes on top",
     )
+
+
+def _kv_disk_lines(rung: Rung) -> list[str]:
+    """The KV cache on the disk: its size, its memory, and the time that it saves, all predicted."""
+    candidate, times = rung.candidate, return_times(rung)
+    if candidate.kv_disk_bytes is None:
+        return []
+    size, staging = gb(candidate.kv_disk_bytes), gib(candidate.kv_staging_bytes or 0)
+    memory = f"{staging} of memory: one request of the whole context on its way to the disk and back"
+    if times is None:
+        return lines_of("kv disk", f"{size} on {candidate.shape.nodes[0]}", memory)
+    gain = (
+        f"comes back in about {_rough(times.read_s)} instead of {_rough(times.prefill_s)}"
+        if times.read_s < times.prefill_s
+        else f"comes back in about {_rough(times.read_s)}, and is prefilled again in {_rough(times.prefill_s)}: no gain"
+    )
+    return lines_of(
+        "kv disk",
+        f"{size} on {candidate.shape.nodes[0]}: a prompt of {_tokens(times.tokens)} tokens {gain}, predicted from"
+        f" {times.bytes_per_token / 1000:.0f} KB of KV per token and {times.read_gb_per_s:g} GB/s published for a Spark's"
+        f" disk; room for at most {_millions(candidate.kv_disk_bytes / times.bytes_per_token)} tokens",
+        memory,
+    )
+
+
+def _millions(count: float) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
 
 
 def _rough(seconds: float) -> str:
