@@ -10,8 +10,8 @@ from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
+from sparkfleet.fleet.deployments.ending_words import ending_words
 from sparkfleet.fleet.events import FactFound, FleetEvent, FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.fleet.report.ending_words import ending_words
 from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.diff import compare

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.fleet.report.ending_words import ending_words
+from sparkfleet.fleet.deployments.ending_words import ending_words
 from sparkfleet.fleet.session import Session
 
 FIRST_S = 3.0

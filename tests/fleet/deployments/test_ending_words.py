@@ -1,7 +1,7 @@
 import pytest
 import statuses
 
-from sparkfleet.fleet.report.ending_words import ending_words
+from sparkfleet.fleet.deployments.ending_words import ending_words
 from sparkfleet.group.report import GroupPhase
 
 
