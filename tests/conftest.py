@@ -1,5 +1,6 @@
 """Fixtures and settings of every test."""
 
+import gc
 import json
 import os
 import signal
@@ -74,6 +75,14 @@ def pytest_collection_modifyitems(config, items):
         if item.path.parent.name == "tiny_models":
             item.add_marker(pytest.mark.xdist_group("tiny_models"))
     _full_run(config, items)
+
+
+def pytest_collection_finish():
+    """Leave modules and collected tests, a million objects, out of each search for garbage, and search less often: that took
+    an eighth of the processor time of the planner's tests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def _full_run(config, items):

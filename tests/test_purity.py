@@ -136,6 +136,7 @@ PURE_PACKAGE = re.compile(r"\bPure[.:]")
 """Of a package itself, and not at the end of a line about one of its modules."""
 
 
+@cache
 def pure_modules(root: Path) -> dict[str, ast.Module]:
     found = {path: ast.parse(path.read_text()) for path in root.rglob("*.py")}
     declared = {path for path, tree in found.items() if re.search(r"\bPure\b", ast.get_docstring(tree) or "")}

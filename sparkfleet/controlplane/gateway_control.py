@@ -21,7 +21,7 @@ from sparkfleet.controlplane.state.status import OnDemandStatus
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import is_expired, may_infer
-from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
+from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, RoutingTable
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.planner.report.carry_over import RunningGroup
 
@@ -59,6 +59,10 @@ class GatewayControl:
     async def table(self, known: int, wait_s: float = 10.0, replica: str = "") -> RoutingTable:
         """The gateway's table; waits for one other than `known`, at most `wait_s`. Version 0: none was published yet."""
         return await self._publisher.table(known, wait_s, replica)
+
+    def published(self) -> dict[str, GroupEntry]:
+        """Groups in the table that the gateways have, by application."""
+        return self._publisher.published()
 
     async def publish(self, without: GroupKey | None = None) -> None:
         """Publishes the table; costs nothing while all that it is made of is as it was.

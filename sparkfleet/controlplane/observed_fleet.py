@@ -147,6 +147,7 @@ class ObservedFleet:
             available: free memory of each node that answered, bytes; left out if nothing waits for memory.
             unusable: nodes on which no engine can start, each with the reason; left out in the same case.
         """
+        older = {(name, *one.member): one for name in self.applied() for one in self.older(name)}
         state = FleetState(
             desired=self.store.deployments.desired(),
             apps=self.apps,
@@ -154,7 +155,8 @@ class ObservedFleet:
             fresh=frozenset(report.name for report in self.reports.fresh()),
             standings=self.store.groups.standings(),
             starts=self.store.groups.starts(),
-            older={(name, *one.member): one.candidate for name in self.applied() for one in self.older(name)},
+            older={group: one.candidate for group, one in older.items()},
+            older_needs={group: _most(one) for group, one in older.items()},
             ending=self.ending(),
             nodes=self.nodes,
             available=available or {},
@@ -167,3 +169,8 @@ class ObservedFleet:
         failed = filter(state.has_given_up, state.to_run.values())
         served = {one.name: self.store.deployments.last_served(one) for one in failed}
         return replace(state, last_served={name: one for name, one in served.items() if one is not None})
+
+
+def _most(one: RunningGroup) -> int:
+    """Bytes that a group may take of each of its nodes at its rung."""
+    return int(one.plan.rung_at(one.rung).prediction.memory_bytes_per_rank.high)

@@ -146,12 +146,17 @@ class ControlMetrics(PageMetrics):
         self.restarts = counter(catalogue.RESTARTS, registry)
         self.unloads = counter(catalogue.UNLOADED, registry)
         self.canary_failures = counter(catalogue.CANARY_FAILURES, registry)
+        self._begun: set[str] = set()
+        """Deployments whose counters have begun: every round of the controller asks for them."""
 
     def begin_counters(self, deployment: str) -> None:
         """Lets the counters of a deployment begin at 0.
 
         Prometheus counts no increase for a series whose first sample is 1, so that an alert would miss the first failure.
         """
+        if deployment in self._begun:
+            return
+        self._begun.add(deployment)
         self.canary_failures.labels(deployment)
         for cause in Cause:
             self.restarts.labels(deployment, cause.value)

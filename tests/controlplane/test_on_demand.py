@@ -9,6 +9,7 @@ from sparkfleet.controlplane.state.status import OnDemandStatus
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.page.fleet_change import FleetChange
 from sparkfleet.gateway.report import GatewayReport, OnDemandUse
+from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.telemetry.catalogue import UNLOADS
 from sparkfleet.units import GIB
@@ -137,6 +138,28 @@ async def test_one_whose_edit_ended_its_only_group_does_not_start_in_memory_that
     await world.controller.reconcile()
     assert len(world.apps.launches) - launches == starts
     assert await world.messages("unload") == (["its memory was not free"] if not starts else [])
+
+
+async def test_a_group_that_an_edit_adds_to_those_that_run_starts_when_its_memory_is_free(world, requests):
+    """It started beside another one that was just starting there, whose memory was still free."""
+    first = await put(world)
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await requests.report(idle_s=1.0, ready_s=300.0)
+    world.nodes.available["this"] = 5 * GIB
+    more = first.plan.model_copy(update={"groups": first.plan.groups * 2})
+    desired, _ = await world.controller.commands.put(deployment(on_demand=True), more, "me")
+    await world.controller.reconcile()
+    assert ("tiny", 1, 0) in desired.groups, "it is carried over"
+    await world.controller.reconcile()
+    assert len(world.apps.launches) == 1
+    added = next(group for group in desired.groups if group != ("tiny", 1, 0))
+    assert await world.messages("waits") == [
+        f"{short_name(added)}: 10 GiB on this are needed, which is more than is free"
+    ]
+    world.nodes.available["this"] = 20 * GIB
+    await world.controller.reconcile()
+    assert len(world.apps.launches) == 2
 
 
 async def test_a_person_loads_it_and_unloads_it(world, requests):

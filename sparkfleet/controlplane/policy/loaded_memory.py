@@ -86,24 +86,24 @@ def _replaced_memory(state: FleetState, name: str) -> dict[str, int]:
 def fewest(state: FleetState, lacking: Mapping[str, int], holders: Iterable[Desired]) -> list[Desired] | None:
     """The first of the holders whose memory is enough, without those that are not needed beside the others; None if that of
     all is not enough."""
-    chosen: list[Desired] = []
+    chosen: list[tuple[Desired, dict[str, int]]] = []
     for one in holders:
-        if not _still(state, lacking, chosen):
+        if not _still(lacking, chosen):
             break
-        if not lacking.keys().isdisjoint(held_memory(state, one)):
-            chosen.append(one)
-    if _still(state, lacking, chosen):
+        if not lacking.keys().isdisjoint(held := held_memory(state, one)):
+            chosen.append((one, held))
+    if _still(lacking, chosen):
         return None
-    for one in tuple(reversed(chosen)):
-        others = [each for each in chosen if each is not one]
-        if not _still(state, lacking, others):
+    for last in tuple(reversed(chosen)):
+        others = [each for each in chosen if each is not last]
+        if not _still(lacking, others):
             chosen = others
-    return chosen
+    return [one for one, _ in chosen]
 
 
-def _still(state: FleetState, lacking: Mapping[str, int], ended: Iterable[Desired]) -> bool:
-    """True if memory is missing on a node although some deployments have ended."""
+def _still(lacking: Mapping[str, int], ended: Iterable[tuple[Desired, Mapping[str, int]]]) -> bool:
+    """True if memory is missing on a node although some deployments have ended. `ended`: each with what it held."""
     back: dict[str, int] = {}
-    for one in ended:
-        back = added(back, held_memory(state, one))
+    for _, held in ended:
+        back = added(back, held)
     return any(need > back.get(node, 0) for node, need in lacking.items())

@@ -119,9 +119,8 @@ class FreeMemory:
         self.starting: dict[str, int] = {}
         """Bytes that it keeps on each node for groups that start. Some of them they may have taken already."""
         for app in state.apps:
-            generation = state.generation_of(app.group)
-            if generation is not None and _will_take(state, app):
-                needs = needed(state, generation, [app.group])
+            if _will_take(state, app):
+                needs = _needs_of(state, app.group)
                 self.take(needs)
                 self.starting = added(self.starting, needs)
 
@@ -157,7 +156,10 @@ def needed(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> d
 
 def added(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     """The sum of bytes by node."""
-    return {node: some.get(node, 0) + more.get(node, 0) for node in {**some, **more}}
+    found = dict(some)
+    for node, need in more.items():
+        found[node] = found.get(node, 0) + need
+    return found
 
 
 def about_to_start(state: FleetState) -> list[dict[str, int]]:
@@ -173,10 +175,21 @@ def about_to_start(state: FleetState) -> list[dict[str, int]]:
     ]
 
 
+def _needs_of(state: FleetState, group: GroupKey) -> dict[str, int]:
+    """Bytes that a group may take on each node, also one that an edit replaces while it starts."""
+    if (generation := state.generation_of(group)) is not None:
+        return needed(state, generation, [group])
+    older = state.older.get(group)
+    return dict.fromkeys(older.shape.nodes, state.older_needs.get(group, 0)) if older is not None else {}
+
+
 def _will_take(state: FleetState, app: App) -> bool:
-    """True if a group starts, and may not have taken its memory yet: also before its first report."""
+    """True if a group starts, and may not have taken its memory yet: also before its first report.
+
+    One that was ready and has been silent since starts again: its node was restarted.
+    """
     report = state.report(app.group)
-    is_held = report is not None and report.phase in (GroupPhase.READY, GroupPhase.BARRED)
+    is_held = state.is_ready(app.group) or (report is not None and report.phase is GroupPhase.BARRED)
     return app.status == "starting" and not is_held and app.group not in state.pending.waiting
 
 

@@ -33,19 +33,35 @@ def claims(state: FleetState, blocked: frozenset[str]) -> list[Claim]:
     Args:
         blocked: nodes without which one on demand starts at a lower rung, if it has one.
     """
-    always: dict[str, list[GroupKey]] = {}
+    return always_claims(state) + [
+        Claim(one, *_at_start(state, one, blocked), since) for since, one in waiting(state)
+    ]
+
+
+def always_claims(state: FleetState) -> list[Claim]:
+    """Claims of deployments that are not on demand."""
+    return [_always(state, state.to_run[name], groups) for name, groups in missing_always(state).items()]
+
+
+def missing_always(state: FleetState) -> dict[str, list[GroupKey]]:
+    """Groups of each deployment that is not on demand which are to start and have nothing to end first."""
+    found: dict[str, list[GroupKey]] = {}
     for desired, group in (*unblocked(state), *refused(state)):
         if not desired.spec.on_demand:
-            always.setdefault(desired.name, []).append(group)
-    first = [_always(state, state.to_run[name], groups) for name, groups in always.items()]
-    waiting = sorted(
+            found.setdefault(desired.name, []).append(group)
+    return found
+
+
+def waiting(state: FleetState) -> list[tuple[float, Desired]]:
+    """Deployments on demand that requests wait for and that are not loaded, in the order of these, each with its time."""
+    found = sorted(
         (demand.waiting_since, name)
         for name, demand in state.demand.items()
         if demand.waiting_since is not None and name in state.applied and name not in state.to_run
     )
-    return first + [
-        Claim(one, *_at_start(state, one, blocked), since)
-        for since, name in waiting
+    return [
+        (since, one)
+        for since, name in found
         if (one := state.applied[name]).spec.on_demand
         if not state.has_given_up(one) or starts_again(state, one)
     ]

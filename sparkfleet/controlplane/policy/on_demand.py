@@ -27,26 +27,32 @@ from sparkfleet.controlplane.policy.claim_room import OTHERS_START, ClaimRoom
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.loaded_memory import given_back, held_memory, loaded, middle_needs
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, needed
-from sparkfleet.controlplane.policy.memory_claims import Claim, claims, lack, missing_on_demand, obstacle
+from sparkfleet.controlplane.policy.memory_claims import (
+    Claim,
+    always_claims,
+    claims,
+    lack,
+    missing_always,
+    missing_on_demand,
+    obstacle,
+    waiting,
+)
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.errors import Cause
-from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.units import duration_words
+from sparkfleet.units import duration_words, gib
 
 
 def awaits_memory(state: FleetState) -> bool:
     """True if what is decided about deployments on demand depends on the free memory of the nodes.
 
-    Also if one is loaded and has no group: between the end of its last one and the start of the next, others may have had
-    its memory.
+    Also if a loaded one lacks a group: between the end of its last one and the start of the next, others may have had its
+    memory, and nobody has given any to a group that an edit adds to those that run.
     """
-    there = {app.deployment for app in state.apps}
-    return any(one.since is not None or loaded(state) for one in claims(state, frozenset())) or any(
-        one.name not in there for one, _ in missing_on_demand(state)
-    )
+    return bool(waiting(state) or (missing_always(state) and loaded(state)) or missing_on_demand(state))
 
 
 def changes_by_time(state: FleetState) -> bool:
@@ -108,25 +114,44 @@ def load_requested(state: FleetState, now: Now) -> list[Action]:
         if keeps:
             free.take(claim.needs)
         actions += found
-    return actions
+    return [*actions, *_added_groups_wait(state)]
 
 
 def held_for_memory(state: FleetState) -> frozenset[GroupKey]:
     """Groups that do not start now: of deployments that are not on demand, until what is being ended for them has ended; of
     those that are loaded and were edited, until their memory is free."""
-    free, held = FreeMemory(state), set[GroupKey]()
-    for one, groups in missing_on_demand(state):
-        if free.lacking(middle_needs(state, one, groups)):
-            held.update(groups)
-        free.take(needed(state, one, groups))
-    for claim in claims(state, frozenset()):
-        if (
-            claim.since is None
-            and not free.holds(claim.needs, unknown=True)
-            and given_back(state, claim.needs)
-        ):
+    free = FreeMemory(state)
+    held = {group for _, groups, _ in _without_memory(state, free) for group in groups}
+    for claim in always_claims(state):
+        if not free.holds(claim.needs, unknown=True) and given_back(state, claim.needs):
             held.update(claim.desired.groups)
     return frozenset(held)
+
+
+def _without_memory(
+    state: FleetState, free: FreeMemory
+) -> list[tuple[Desired, list[GroupKey], dict[str, int]]]:
+    """Loaded deployments whose missing groups do not fit, with these groups and the bytes that are missing on each node.
+
+    What the missing groups of all may need is taken from `free`.
+    """
+    found = []
+    for one, groups in missing_on_demand(state):
+        if lacking := free.lacking(middle_needs(state, one, groups)):
+            found.append((one, groups, lacking))
+        free.take(needed(state, one, groups))
+    return found
+
+
+def _added_groups_wait(state: FleetState) -> Iterator[WaitForMemory]:
+    """The wait of groups that an edit adds to those that run, if it is not recorded yet."""
+    there = {app.deployment for app in state.apps}
+    for one, groups, lacking in _without_memory(state, FreeMemory(state)):
+        node = max(lacking, key=lambda name: lacking[name])
+        need = gib(middle_needs(state, one, groups)[node])
+        reason = f"{' and '.join(map(short_name, groups))}: {need} on {node} are needed, which is more than is free"
+        if one.name in there and state.pending.recorded.get(f"{one.name}/g{one.generation}") != reason:
+            yield WaitForMemory(deployment=one.name, generation=one.generation, reason=reason)
 
 
 def _actions(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tuple[list[Action], bool]:

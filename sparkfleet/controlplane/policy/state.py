@@ -118,6 +118,8 @@ class FleetState:
     """Unfinished starts, with the boot id of each of their nodes at their beginning ("" if not known)."""
     older: Mapping[GroupKey, Candidate] = field(default_factory=dict)
     """Groups of earlier generations that run or start and are no longer desired, with the candidate of their rung."""
+    older_needs: Mapping[GroupKey, int] = field(default_factory=dict)
+    """Bytes that each of them may take of each of its nodes, by the high end of the predicted band."""
     ending: Mapping[GroupKey, Rung] = field(default_factory=dict)
     """Groups that are being retired, of generations that are kept, each at its rung."""
     last_served: Mapping[str, Desired] = field(default_factory=dict)

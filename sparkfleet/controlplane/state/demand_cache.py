@@ -39,10 +39,12 @@ class DemandCache:
         self._waiting_since: dict[str, float] = {}
         self._left: dict[str, tuple[float, float]] = {}
         """Deployments whose requests have gone without an answer: since when they waited, and when they went."""
+        self._present: tuple[float, dict[str, RequestDemand]] | None = None
+        """The demand at one moment: a round needs it several times."""
 
     def take(self, report: GatewayReport) -> bool:
         """Stores what a replica reports; True if requests wait for a deployment for which none waited before."""
-        now, before = self._steady(), set(self._waiting_since)
+        now, before, self._present = self._steady(), set(self._waiting_since), None
         self._newest[report.replica] = (now, report.on_demand)
         self._newest = {one: found for one, found in self._newest.items() if now - found[0] < STALE_S}
         self._end_loads(now)
@@ -51,7 +53,7 @@ class DemandCache:
 
     def load(self, name: str, by: str, for_s: float = LOAD_S) -> bool:
         """Lets a person count as a request that waits, for so many seconds. True if none waited before."""
-        now, before = self._steady(), set(self._waiting_since)
+        now, before, self._present = self._steady(), set(self._waiting_since), None
         before_it = self._loads.get(name, _Load(by, now))
         # A command beside the page ends no wait that was begun there.
         self._loads[name] = max(before_it, _Load(by, now + for_s), key=lambda one: one.until)
@@ -61,16 +63,19 @@ class DemandCache:
 
     def unload(self, name: str) -> None:
         """Forgets that a person loads a deployment."""
+        self._present = None
         self._loads.pop(name, None)
         self._loaded_at.pop(name, None)
 
-    def present(self) -> dict[str, RequestDemand]:
+    def present(self) -> Mapping[str, RequestDemand]:
         """The demand for each deployment of which a replica reports that is not silent, or that a person loads: of the
         others nothing is known."""
         now = self._steady()
-        self._end_loads(now)
-        self._line_up(now)
-        return {name: self._merged(name, seen, now) for name, seen in self._seen(now).items()}
+        if self._present is None or self._present[0] != now:
+            self._end_loads(now)
+            self._line_up(now)
+            self._present = now, {n: self._merged(n, seen, now) for n, seen in self._seen(now).items()}
+        return self._present[1]
 
     def outline(self) -> list[tuple[object, ...]]:
         """Times since which requests wait, and deployments with a request in flight: the policy depends on these alone."""

@@ -173,7 +173,7 @@ class ControllerProcesses:
         self.rounds.append((self._time.seconds, number))
         await controller.round()
         if controller.gateways.is_current:
-            self._table = controller.gateways.snapshot().published
+            self._table = controller.gateways.published()
 
     def count_call(self, call: str) -> None:
         """Counts a pause of a call of Serve until the process is to end in a swap."""
@@ -194,6 +194,6 @@ class ControllerProcesses:
     def is_published(self, group: GroupKey) -> bool:
         """True if the gateways' table names a group as ready; the former controller's until this one has its own."""
         if self.caller is not None and self.caller.gateways.is_current:
-            self._table = self.caller.gateways.snapshot().published
+            self._table = self.caller.gateways.published()
         entry = self._table.get(app_name(*group))
         return entry is not None and entry.ready

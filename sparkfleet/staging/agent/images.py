@@ -27,7 +27,7 @@ from sparkfleet.runtime.containers.container_tools import TOOLS, is_used
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, demand_room
 from sparkfleet.staging.errors import StagingError
-from sparkfleet.staging.locks import alone
+from sparkfleet.staging.lock_wait import alone
 from sparkfleet.staging.manifest import Manifest
 from sparkfleet.staging.storage_layout import DirectoryPlace, check, directory_of, flush
 from sparkfleet.values import Value

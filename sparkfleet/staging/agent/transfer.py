@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sparkfleet.staging.agent.protocol import EVERY_S, LineReporter
 from sparkfleet.staging.errors import StagingError
-from sparkfleet.staging.locks import alone
+from sparkfleet.staging.lock_wait import alone
 from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.storage_layout import StoragePlace, begun, check, flush, free_bytes, held, size_of
 from sparkfleet.values import Value

@@ -13,6 +13,7 @@ from sparkfleet.controlplane.policy.actions import (
     KeepStanding,
     LadderStep,
     LoadDeployment,
+    RetireGroup,
     StartGroup,
     UnloadDeployment,
     WaitForMemory,
@@ -305,6 +306,33 @@ def test_a_start_that_took_its_only_node_down_is_counted_although_nothing_is_loa
     again = replace(state, standings={group: kept.standing})
     (last,) = [one for one in decide(again, NOW) if isinstance(one, LadderStep | GiveUp)]
     assert isinstance(last, GiveUp), name_of(group)
+
+
+@pytest.mark.parametrize(("free", "found"), [(100, []), (120, [("a", 2, 0)])])
+def test_an_edit_does_not_start_beside_the_start_that_it_replaces_unless_memory_holds_both(free, found):
+    """Its memory is still free, and both took it."""
+    old, new = wanted("a", 60), wanted("a", 60, generation=2)
+    need = int(old.plan.groups[0].choice.prediction.memory_bytes_per_rank.high)
+    state = fleet(new, free=free, apps=[application(("a", 1, 0), "starting")], demand={"a": waits()})
+    older = {("a", 1, 0): old.plan.groups[0].choice.candidate}
+    state = replace(
+        state, older=older, older_needs={("a", 1, 0): need}, pending=Pending(loaded=frozenset({"a"}))
+    )
+    actions = decide(state, NOW)
+    assert [one.group for one in actions if isinstance(one, StartGroup)] == found
+    assert [one.group for one in actions if isinstance(one, RetireGroup)] == ([] if found else [("a", 1, 0)])
+
+
+@pytest.mark.parametrize(("is_fresh", "found"), [(False, []), (True, ["b"])])
+def test_one_that_was_ready_before_its_node_was_restarted_takes_its_memory_again(is_fresh, found):
+    """Its last report is from before that. One that still reports has what it takes."""
+    a, b, ready = wanted("a", 60), wanted("b", 60), report("a")
+    state = fleet(
+        a, b, free=100, apps=[application(("a", 1, 0), "starting")], demand={"a": IDLE, "b": waits()}
+    )
+    fresh = frozenset({ready.name}) if is_fresh else frozenset()
+    state = replace(state, reports=(ready,), fresh=fresh, pending=Pending(loaded=frozenset({"a"})))
+    assert loads(state) == found
 
 
 def test_what_is_known_of_one_is_dropped_when_it_is_no_longer_on_demand():

@@ -5,14 +5,20 @@ from functools import cache
 import pytest
 from simulation_seeds import NEVER, seed_with
 
-from sparkfleet.controlplane.policy import claim_room, on_demand
+from sparkfleet.controlplane import controller
+from sparkfleet.controlplane.policy import claim_room, memory_admission, on_demand
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
+from sparkfleet.group.report import GroupPhase
+from sparkfleet.lab.simulation import faults
 from sparkfleet.lab.simulation.demand_events import DEMANDS, REQUESTS
 from sparkfleet.lab.simulation.run import DEMAND_EVERY_S, simulate
 
 OFTEN = {"hours": 1.0, "nodes": 1, "fault_every_s": 300.0, "demand_every_s": 60.0}
 """One node, which holds few of them at once, with many requests, and faults that leave time for their answers."""
+RESTARTS = {"hours": 1.0, "nodes": 2, "fault_every_s": 300.0, "demand_every_s": 200.0, "drain_every_s": NEVER}
+"""Two nodes, so that one of them restarts while the other one's boot is the same, and time without requests after that."""
+RESTART_FAULTS = ("node rebooted", "controller killed in a round")
 SEEDS = range(10)
 """Seeds that are tried for each mistake."""
 
@@ -22,13 +28,19 @@ def violations_without_a_mistake(seed):
     return tuple(simulate(seed, **OFTEN).violations)
 
 
+@cache
+def held(seed, nodes):
+    """A run of which the invariants are checked, and which a replay is compared with."""
+    return simulate(seed, hours=1.0, nodes=nodes, demand_every_s=DEMAND_EVERY_S)
+
+
 def without(rule):
     return tuple(one for one in policy.RULES if one.__name__ != rule)
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(1, 1), (2, 2), (3, 3)])
 def test_the_invariants_of_deployments_on_demand_hold(seed, nodes):
-    report = simulate(seed, hours=1.0, nodes=nodes, demand_every_s=DEMAND_EVERY_S)
+    report = held(seed, nodes)
     assert report.violations == []
     assert len(report.faults.keys() & REQUESTS.keys()) > len(REQUESTS) / 2
 
@@ -43,7 +55,7 @@ def test_they_hold_for_hundreds_of_hours(nodes):
 
 
 def test_a_seed_with_requests_replays_exactly_and_one_without_is_as_before():
-    one, two = simulate(7, hours=0.5, demand_every_s=60.0), simulate(7, hours=0.5, demand_every_s=60.0)
+    one, two = held(2, 2), simulate(2, hours=1.0, nodes=2, demand_every_s=DEMAND_EVERY_S)
     assert (one.log, one.rounds, one.ends) == (two.log, two.rounds, two.ends)
     assert one.faults.keys() & DEMANDS.keys()
     assert not simulate(7, hours=0.5).faults.keys() & DEMANDS.keys()
@@ -59,7 +71,50 @@ def test_a_policy_that_never_ends_what_is_unused_is_found(monkeypatch):
     assert not [found for found in violations_without_a_mistake(seed) if words in found]
 
 
+@pytest.fixture
+def restarts(monkeypatch):
+    """Options of a run in which nodes and controllers restart, and nothing else fails."""
+    monkeypatch.setattr(faults, "FAULTS", {kind: faults.FAULTS[kind] for kind in RESTART_FAULTS})
+    return {**RESTARTS, "race_every_s": NEVER}
+
+
+@pytest.mark.full
+def test_a_policy_that_keeps_starts_of_what_was_unloaded_is_found(restarts, monkeypatch):
+    """A head that restarts loses all applications; the start on another node has its boot still."""
+    words = "the store has a start of"
+    with monkeypatch.context() as patch:
+        patch.setattr(policy, "RULES", without("end_unloaded_starts"))
+        seed = seed_with(words, (1, *range(20)), **restarts)
+    assert simulate(seed, **restarts).violations == []
+
+
+@pytest.mark.full
+def test_a_policy_that_counts_memory_as_held_that_a_restarted_node_has_lost_is_found(restarts, monkeypatch):
+    def reported_ready(state, app, will_take=memory_admission._will_take):
+        report = state.report(app.group)
+        return will_take(state, app) and not (report is not None and report.phase is GroupPhase.READY)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory_admission, "_will_take", reported_ready)
+        seed = seed_with("was started without room", range(20), **restarts)
+    assert simulate(seed, **restarts).violations == []
+
+
+def added_groups_are_free(state):
+    """`awaits_memory` without groups that an edit adds to those that run."""
+    there = {app.deployment for app in state.apps}
+    missing = on_demand.missing_on_demand(state)
+    others = on_demand.missing_always(state) and on_demand.loaded(state)
+    return bool(on_demand.waiting(state) or others or [one for one, _ in missing if one.name not in there])
+
+
 MISTAKES = {
+    "a group that an edit adds needs no memory": (
+        controller,
+        "awaits_memory",
+        added_groups_are_free,
+        "was started without room",
+    ),
     "what is used never ends": (
         claim_room.ClaimRoom,
         "_may_end",
@@ -95,6 +150,9 @@ def test_a_mistake_in_their_turns_is_found(mistake, monkeypatch):
     assert not [found for found in violations_without_a_mistake(seed) if words in found]
 
 
-def test_a_fleet_without_faults_serves_every_request():
+@pytest.mark.parametrize(
+    ("hours", "demand_every_s"), [(0.5, 150.0), pytest.param(2.0, 60.0, marks=pytest.mark.full)]
+)
+def test_a_fleet_without_faults_serves_every_request(hours, demand_every_s):
     given = {"fault_every_s": NEVER, "drain_every_s": NEVER, "race_every_s": NEVER}
-    assert simulate(1, hours=2.0, demand_every_s=60.0, **given).violations == []
+    assert simulate(1, hours=hours, demand_every_s=demand_every_s, **given).violations == []

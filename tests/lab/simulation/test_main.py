@@ -66,7 +66,12 @@ def test_the_printed_replay_of_a_seed_fails_in_the_same_step(reports, monkeypatc
 
 
 def test_runs_that_hold_end_with_0_and_no_replay(reports, capsys):
-    assert command.main(["--seed", "2", "--runs", "1", "--hours", "0.05", "--nodes", "1"]) == 0
+    assert (
+        command.main(
+            ["--seed", "2", "--runs", "1", "--hours", "0.05", "--nodes", "1", "--demand-every", "1500"]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "replay" not in out
     assert f"{reports[0].faults.total()} faults, 0 of 1 runs failed; " in out

@@ -11,7 +11,8 @@ from sparkfleet.staging.agent import transfer
 from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.agent.transfer import Arrival, demand_room
 from sparkfleet.staging.errors import StagingError
-from sparkfleet.staging.locks import alone, try_lock
+from sparkfleet.staging.lock_wait import alone
+from sparkfleet.staging.locks import try_lock
 from sparkfleet.staging.manifest import File, Manifest
 from sparkfleet.staging.storage_layout import DirectoryPlace, HubPlace
 

@@ -174,8 +174,6 @@ def started_without_room(
         )
         if at - deployed_at > PLACED_S:
             continue  # it waited for a node, or starts again
-        if any(other[0] == key[0] and other != key for other in world.fleet.engines):
-            continue  # an edit added it to those that run, and no memory was given to it
         nodes = set(launch.candidate.shape.nodes)
         beside = [
             (other, engine)
