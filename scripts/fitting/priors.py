@@ -60,6 +60,9 @@ COMPUTE_PRIORS = {
     "marlin/moe": 1.6,
 }
 """Matrix products of a prefill by format (or kernel) and kind: small experts are the further from their ceiling."""
+WIDE_EXPERTS = ("gguf-mxfp4",)
+"""Formats in which nobody but gpt-oss has experts: their matrices (2880 × 2880) are as large as those of a dense layer, and
+expected to be read as fast. Others are 512 to 1536 wide."""
 ACCEPTANCE_PRIORS = {
     "method=ngram": -1.2,
     "method=mtp": 1.0,
@@ -115,6 +118,8 @@ def expectation(name: str, priors: Priors) -> tuple[float, float]:
     """Logarithm of the value that a coefficient is expected at, and the strength of that prior."""
     term, _, rest = name.partition("/")
     value, strength = priors[term]
+    if term == "experts" and rest.partition("/")[2] in WIDE_EXPERTS:
+        value = priors["weights"][0]
     if priors is PREFILL_PRIORS and term == "compute":
         _, klass, mixing, *kernel = rest.split("/")
         default = 2.8 if mixing == "moe" else 2.3

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from sparkfleet.accuracy.aliases import folded, published_quant
 from sparkfleet.accuracy.aliases import format_of as format_of_label
+from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.checkpoints.sizes.size_estimate import LEFT_OVER, factors_to
@@ -28,6 +29,7 @@ from sparkfleet.knowledge.models.known_models import (
 )
 from sparkfleet.knowledge.models.model_names import matches, plain
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, load_published, published
+from sparkfleet.knowledge.models.published_ggufs import EVEN, WHOLE_PARTS
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
 from sparkfleet.perf.predictor import format_of
 
@@ -180,10 +182,15 @@ def _entry_by_rest(name: str, configs: Configs) -> str:
 
 def _with_bits(checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     """The same weights with a format's bits by part; parts that physics.yaml does not list stay as they are."""
-    bits = _bits(stored)
+    by_kind = _bits(stored)
+    bits: dict[Part, float] = {
+        one.part: by_kind[kind] for one in checkpoint.weights if (kind := PART_KINDS[one.part]) in by_kind
+    }
+    if physics().formats[stored.format].klass.startswith("gguf"):
+        bits |= dict.fromkeys(WHOLE_PARTS, 32.0)
     weights = tuple(
-        one.model_copy(update={"bytes": round(one.parameters * bits[kind] / 8)})
-        if (kind := PART_KINDS[one.part]) in bits
+        one.model_copy(update={"bytes": round(one.parameters * bits[one.part] / 8)})
+        if one.part in bits
         else one
         for one in checkpoint.weights
     )
@@ -208,7 +215,7 @@ def _as_stored(name: str, checkpoint: Checkpoint, stored: Stored) -> Checkpoint:
     """The weights with their published bits, or with the size in the row."""
     known = _published_bits(name, stored)
     if known is None:
-        return _sized(checkpoint, stored.total_bytes)
+        return _sized(checkpoint, stored.total_bytes, evenly=stored.format in EVEN)
     planned = checkpoint_if_known(known.id)
     is_same = planned is not None and planned.layers == checkpoint.layers
     exact = planned if planned is not None and is_same else known.stored(checkpoint)
@@ -239,11 +246,11 @@ def _native(known: PublishedCheckpoint, format_name: str) -> bool:
     return quant_in_name(known.id) is None and format_of_label(published_quant(known.id)) == format_name
 
 
-def _sized(checkpoint: Checkpoint, total_bytes: float | None) -> Checkpoint:
+def _sized(checkpoint: Checkpoint, total_bytes: float | None, *, evenly: bool = False) -> Checkpoint:
     low, high = PLAUSIBLE
     if total_bytes is None or not low <= total_bytes / max(1, checkpoint.bytes_on_disk) <= high:
         return checkpoint
-    return checkpoint.sized(total_bytes)
+    return checkpoint.sized(total_bytes, evenly=evenly)
 
 
 def _guessed(name: str, total_b: float, active_b: float, notes: str, stored: Stored) -> ModelShape:

@@ -25,6 +25,7 @@ Trait = Literal[
     "ray",
     "benchy",
     "by ttft",
+    "apart",
     "tcp",
     "1gbe",
     "replicas",
@@ -41,6 +42,7 @@ _TRAITS: Mapping[Trait, str] = {
     "eager": r"(?<!non-)(?<!no )(?:\benforce[-_]eager|\beager|\bno cuda graphs)\b",
     "benchy": r"\bllama-benchy\b",
     "by ttft": r"\b(?:per-request )?prompt/ttft\b",
+    "apart": r"\bllama-bench\b",
     "tcp": r"\bover tcp\b|\btcp socket\b",
     "1gbe": r"\b1 gbe\b",
     "replicas": r"\b2x solo\b|\breplicas\b",
@@ -49,7 +51,7 @@ _TRAITS: Mapping[Trait, str] = {
 
 _WINDOWS: tuple[tuple[str, Window], ...] = (
     (
-        r"\b(?:llama-)?batched-bench\b|\bs_tg\b|\bdecode net of prefill\b|\bserver metrics, decode only\b"
+        r"\bllama-bench\b|\b(?:llama-)?batched-bench\b|\bs_tg\b|\bdecode net of prefill\b|\bserver metrics, decode only\b"
         r"|\bengine log rate\b|\bsum of decode times\b",
         "decode",
     ),

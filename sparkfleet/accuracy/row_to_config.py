@@ -148,8 +148,10 @@ def _format(row: CsvRow, engine: str, assumed: list[str]) -> tuple[str, float]:
     name = format_of(label)
     if name is None:
         raise Declined(f"quantisation not known: {lowered(row.get('quant', ''))[:60]}")
-    if name == "mxfp4" and engine in ("llama.cpp", "ollama"):
-        name = "gguf-mxfp4"
+    if engine in ("llama.cpp", "ollama") and (
+        name == "mxfp4" or ("gpt-oss" in folded(row["model"]) and name != "bf16")
+    ):
+        name = "gguf-mxfp4"  # whatever the rest of it is in: see knowledge.models.published_ggufs.keeps_mxfp4
     bits = re.search(r"exl3[- ]?([0-9]+(?:\.[0-9]+)?)bpw", label)
     if bits and not 1 <= float(bits.group(1)) <= 8:
         raise Declined(f"quantisation not known: {label[:60]}")

@@ -190,4 +190,5 @@ def _workload(row: CsvRow, notes: str, harness: Harness, assumed: list[str]) -> 
         requests=requests,
         content=note_reader.content(notes) or harness.content or "mixed",
         window=window,
+        answers_apart=note_reader.has_trait("apart", notes),
     )

@@ -19,6 +19,7 @@ from sparkfleet.checkpoints.quantization.formats import Quantization
 from sparkfleet.checkpoints.quantization.named_quantization import named_quantization
 from sparkfleet.checkpoints.quantization.quantization_scope import LAYER_PARTS, Scope
 from sparkfleet.checkpoints.sizes.size_estimate import (
+    LEFT_OVER,
     estimated_portions,
     resized,
 )
@@ -193,13 +194,13 @@ class Checkpoint(Value):
         states = ((group.layers, group.state) for group in self.layers if group.state is not None)
         return sum(layers * state.bytes(tp=tp, dtype=dtype) for layers, state in states)
 
-    def sized(self, total: float) -> Checkpoint:
+    def sized(self, total: float, *, evenly: bool = False) -> Checkpoint:
         """The same weights with `total` bytes altogether.
 
         The parts that quantisers treat in different ways change first, because the rest of a published size shows how they
-        are stored; if that gives no precision that exists, all parts change.
+        are stored; if that gives no precision that exists, all parts change, as they do if `evenly` is set.
         """
-        weights = resized(self.weights, total)
+        weights = resized(self.weights, total, soft=() if evenly else LEFT_OVER)
         return self.model_copy(
             update={"weights": weights, "bytes_on_disk": sum(portion.bytes for portion in weights)}
         )

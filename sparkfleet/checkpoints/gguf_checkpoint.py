@@ -6,10 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 
 from sparkfleet.checkpoints.arch.attention_layers import group_layers
+from sparkfleet.checkpoints.arch.draft_layers import MOST_DRAFTED
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part, Portion
 from sparkfleet.checkpoints.checkpoint import Checkpoint, Sampling
-from sparkfleet.checkpoints.gguf.gguf_architectures import STATEFUL, model_type_of
+from sparkfleet.checkpoints.gguf.gguf_architectures import DRAFTS, STATEFUL, model_type_of
 from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles, choose, choose_file
 from sparkfleet.checkpoints.gguf.gguf_header import GgufHeader, read_gguf, read_shards
 from sparkfleet.checkpoints.gguf.gguf_layers import GgufLayers, check_known, refuse_architecture
@@ -102,7 +103,7 @@ def _checkpoint(model: GgufHeader, tower: GgufHeader | None, files: GgufFiles) -
     is_mixture = experts > 1 and bool(moe)
     return Checkpoint(
         id=model.where,
-        architectures=(),
+        architectures=_draft_class(model, names),
         model_type=model_type_of(architecture),
         weights_known=True,
         bytes_on_disk=model.file_bytes + (tower.file_bytes if tower else 0),
@@ -122,6 +123,9 @@ def _checkpoint(model: GgufHeader, tower: GgufHeader | None, files: GgufFiles) -
             {layer for name in names if (layer := layer_of_tensor(name)) is not None and layer >= read.count}
         ),
         declared_mtp_layers=read.drafting,
+        draft_block=own.integer_or_none("block_size", low=1, high=MOST_DRAFTED)
+        if architecture in DRAFTS
+        else None,
         gguf=files,
         chat_template="tokenizer.chat_template" in model.metadata,
         quantization=quantization_of(weights),
@@ -130,6 +134,16 @@ def _checkpoint(model: GgufHeader, tower: GgufHeader | None, files: GgufFiles) -
         needs_remote_code=False,
         sampling=_sampling(model),
     )
+
+
+def _draft_class(model: GgufHeader, tensors: Collection[str]) -> tuple[str, ...]:
+    """The class of a file that only drafts, as `draft_layers` knows it; () for a model."""
+    found = DRAFTS.get(model.architecture)
+    if found is None:
+        return ()
+    if found == "DFlash" and any(name.startswith("markov_") for name in tensors):
+        return ("DSpark",)
+    return ("DFlash2",) if found == "DFlash" and model.own.has("selector_top_k") else (found,)
 
 
 def _refuse_unknown_state(model: GgufHeader) -> None:

@@ -37,6 +37,8 @@ ALL_LAYERS = "999"
 BATCH = 2048
 """Tokens of one prefill step on a GPU if the plan sets none: the size of llama.cpp's own runs on a Spark
 (benches/dgx-spark), and of most published ones. Its default micro-batch is 512."""
+LOOKED_UP = 4
+"""Tokens at the end of the text that are looked up further up in it (NGRAM). With the engine's 12 few are found."""
 MOST_SLOTS = 256
 """Most sequences of one llama.cpp context (LLAMA_MAX_SEQ)."""
 
@@ -84,7 +86,7 @@ class LlamaCpp:
 
 
 def _refuse(candidate: Candidate) -> None:
-    """Raises EngineError for what `llama-server` cannot do, or sparkfleet does not start."""
+    """Raises EngineError for what `llama-server` cannot do."""
     if candidate.gguf is None:
         raise EngineError(
             f"{quote(candidate.model)} has no GGUF file, and llama.cpp reads no other format.",
@@ -119,7 +121,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *("--host", context.host, "--port", str(context.port)),
         *_memory(candidate),
         *_device(candidate),
-        *_speculation(candidate),
+        *_speculation(candidate, context),
         *_server(),
     )
 
@@ -165,11 +167,36 @@ def _device(candidate: Candidate) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _speculation(candidate: Candidate) -> tuple[str, ...]:
+def _speculation(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
+    """Flags of the method: the engine's name for it, its depth, and its draft's file, whole on the GPU as the model is.
+
+    A draft's cache is in f16 whatever the model's is: an accepted token is the model's own, so less would save little and
+    could only make drafts worse.
+    """
     wanted = candidate.speculation
     if wanted.method == "none":
         return ()
-    return ("--spec-type", own_method(candidate).name, "--spec-draft-n-max", str(wanted.tokens))
+    kind = ("--spec-type", own_method(candidate).name)
+    if wanted.method == "ngram":
+        # Fewer drafts than looked-up tokens are never made (common/ngram-map.cpp).
+        length = min(LOOKED_UP, wanted.tokens)
+        sizes = ("--spec-ngram-simple-size-n", str(length), "--spec-ngram-simple-size-m", str(wanted.tokens))
+        return (*kind, *sizes)
+    return (*kind, "--spec-draft-n-max", str(wanted.tokens), *_draft(candidate, context))
+
+
+def _draft(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
+    files = candidate.gguf_draft
+    if candidate.speculation.draft is None:
+        return ()
+    if files is None:
+        raise EngineError(
+            f"the draft {quote(candidate.speculation.draft)} has no GGUF file, and llama.cpp reads no other format.",
+            do="Name a draft in GGUF format, or another `speculation` (docs/gguf.md).",
+            because=Cause.FLAG,
+        )
+    layers = () if candidate.device == "cpu" else ("--spec-draft-ngl", ALL_LAYERS)
+    return ("--spec-draft-model", str(PurePosixPath(context.draft_path) / files.model), *layers)
 
 
 def _server() -> tuple[str, ...]:

@@ -199,8 +199,9 @@ def from_checkpoint(checkpoint: Checkpoint) -> ModelShape:
         for kind, count in params.items()
         if count > 0
     ]
-    if checkpoint.tie_word_embeddings:  # one matrix: stored as the embedding, read as the head
-        embedding = next(part for part in parts if part.kind == "embedding")
+    embedding = next((part for part in parts if part.kind == "embedding"), None)
+    # One matrix: stored as the embedding, read as the head. A draft may have neither, and use its target's.
+    if checkpoint.tie_word_embeddings and embedding is not None:
         parts[parts.index(embedding)] = embedding.model_copy(update={"active": 0.0})
         parts.append(embedding.model_copy(update={"kind": "head", "params": 0.0}))
     shape = ModelShape(

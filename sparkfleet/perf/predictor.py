@@ -479,7 +479,8 @@ def format_of(checkpoint: Checkpoint) -> str:
     """The format of a checkpoint's weights as the speed model calls it."""
     quantization = checkpoint.quantization
     if checkpoint.gguf is not None:
-        named = format_of_tag(checkpoint.gguf.tag)
+        stored = quantization.scheme.format if quantization else ""
+        named = "gguf-mxfp4" if stored == "gguf-mxfp4" else format_of_tag(checkpoint.gguf.tag)
         return named or (GGUF_FORMATS.get(quantization.scheme.format, "q4_k") if quantization else "bf16")
     if quantization is None:
         return "bf16"

@@ -36,6 +36,8 @@ class Workload(Value):
     at a rate, a loop without end otherwise)."""
     content: Content = "mixed"
     window: Window = "steady"
+    answers_apart: bool = False
+    """The answer does not follow the prompt: both begin at the depth, in runs of their own (llama-bench)."""
 
     @property
     def prefill(self) -> int:
@@ -45,7 +47,7 @@ class Workload(Value):
     @property
     def context(self) -> float:
         """Tokens in the KV cache of one request, halfway through its answer."""
-        return self.depth + self.prompt + self.generate / 2
+        return self.depth + (0 if self.answers_apart else self.prompt) + self.generate / 2
 
 
 CHECK = Workload(prompt=1, generate=64, window="decode")

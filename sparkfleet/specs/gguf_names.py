@@ -53,15 +53,25 @@ def is_tower(name: str) -> bool:
 
 def is_model(name: str) -> bool:
     """True for a file of a model's own weights: no tower, no draft, no importance matrix."""
+    return _has_weights(name) and not _only_drafts(name)
+
+
+def _has_weights(name: str) -> bool:
     file = _file(name)
-    apart = is_tower(name) or "imatrix" in file.lower() or any(word in file for word in _NO_MODEL)
+    apart = is_tower(name) or "imatrix" in file.lower()
     return file.endswith(SUFFIX) and not file.startswith(".") and not apart
 
 
+def _only_drafts(name: str) -> bool:
+    return any(word in _file(name) for word in _NO_MODEL)
+
+
 def models_of(names: Iterable[str]) -> list[NamedModel]:
-    """The models among files, by tag and name."""
+    """The models among files, by tag and name. Drafts are models of their own if there is nothing else."""
+    weights = [name for name in names if _has_weights(name)]
+    own = [name for name in weights if not _only_drafts(name)]
     shards: dict[tuple[str, str], dict[int, str]] = {}
-    for name in filter(is_model, names):
+    for name in own or weights:
         number, count = _shard(name)
         shards.setdefault((_stem(name), count), {})[number] = name
     found = []

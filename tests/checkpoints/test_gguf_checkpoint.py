@@ -23,11 +23,13 @@ from tiny_gguf import (
     tower_gguf,
 )
 
+from sparkfleet.checkpoints.arch.draft_layers import draft_method
 from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.checkpoint_reader import read_checkpoint
 from sparkfleet.errors import FactError
+from sparkfleet.perf.model_shape import from_checkpoint
 
 MEASURED = json.loads((Path(__file__).parent / "gguf" / "data" / "llama_cpp_memory.json").read_text())
 UNITS = {"K": 1e3, "M": 1e6}
@@ -202,7 +204,6 @@ def test_one_of_several_by_its_tag_or_its_file(tmp_path):
 @pytest.mark.parametrize(
     ("architecture", "words"),
     [
-        ("eagle3", "only drafts"),
         ("bert", "does not write text"),
         ("deepseek4", "is not known"),
         ("", "general.architecture"),
@@ -213,6 +214,51 @@ def test_an_architecture_that_cannot_be_planned(architecture, words, tmp_path):
     keys = llama_keys(general__architecture=architecture)
     with pytest.raises(FactError, match=words):
         read_checkpoint(written(tmp_path, {"a-Q4_K_M.gguf": gguf(keys, llama_tensors())}))
+
+
+WINDOWS = {"attention__sliding_window": 2048, "attention__sliding_window_pattern": [True, False]}
+
+
+def draft_gguf(architecture, extra=(), **changes):
+    """A file that only drafts: two layers of a Llama, with the keys and tensors of its kind."""
+    keys = llama_keys(
+        general__architecture=architecture, **{f"{architecture}__{key}": one for key, one in changes.items()}
+    )
+    return gguf(
+        {key.replace("llama.", f"{architecture}."): one for key, one in keys.items()},
+        [*llama_tensors(), *extra],
+    )
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tensor", "changes", "method", "block"),
+    [
+        ("eagle3", "fc.weight", {}, "eagle3", None),
+        ("dflash", "fc.weight", {"block_size": 16}, "dflash", 16),
+        ("dflash", "selector_hidden.weight", {"block_size": 8, "selector_top_k": 4}, "dflash2", 8),
+        ("dflash", "markov_w1.weight", {"block_size": 7}, "dspark", 7),
+        ("gemma4-assistant", "nextn.pre_projection.weight", WINDOWS, "mtp", None),
+    ],
+)
+def test_a_draft_is_read_as_what_it_is(architecture, tensor, changes, method, block, tmp_path):
+    file = draft_gguf(architecture, [(tensor, F32, (256, 256))], **changes)
+    found = read_checkpoint(written(tmp_path, {"dflash-a-Q4_K_M.gguf": file}))
+    assert draft_method(found.architectures) == method
+    assert (found.draft_block, found.gguf.model) == (block, "dflash-a-Q4_K_M.gguf")
+    assert (len(found.layers), found.hidden_size) == (1 if changes is not WINDOWS else 2, 256)
+
+
+def test_a_draft_may_have_no_vocabulary_of_its_own(tmp_path):
+    tensors = [one for one in llama_tensors() if not one[0].startswith(("token_embd", "output."))]
+    keys = llama_keys(general__architecture="dflash")
+    file = gguf({key.replace("llama.", "dflash."): one for key, one in keys.items()}, tensors)
+    shape = from_checkpoint(read_checkpoint(written(tmp_path, {"a-Q4_K_M.gguf": file})))
+    assert (shape.part("embedding"), shape.part("head"), shape.vocab) == (None, None, 600)
+
+
+def test_the_windows_of_a_draft_are_listed_in_its_file(tmp_path):
+    found = read_checkpoint(written(tmp_path, {"a-Q4_K_M.gguf": draft_gguf("dflash", **WINDOWS)}))
+    assert [layer.window for layer in found.layers] == [2048, None]
 
 
 def test_a_new_architecture_of_plain_attention_is_planned_with_its_keys(tmp_path):

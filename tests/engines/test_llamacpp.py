@@ -15,7 +15,7 @@ MODEL = GgufFiles(model="Q4_K_M/m-00001-of-00003.gguf")
 
 @pytest.fixture
 def launch(candidate, context):
-    def launch(**fields):
+    def launch(where=None, **fields):
         told = {
             "engine": "llama.cpp",
             "runtime": "container",
@@ -24,7 +24,7 @@ def launch(candidate, context):
             "gguf": MODEL,
             "context": 8192,
         }
-        return LLAMACPP.launch(candidate(**{**told, **fields}), context())
+        return LLAMACPP.launch(candidate(**{**told, **fields}), context(**(where or {})))
 
     return launch
 
@@ -93,9 +93,68 @@ def test_the_heads_of_the_checkpoint_draft(launch, flags):
     told = flags(launch(method="mtp", tokens=3).argv)
     assert told["--spec-type"] == "draft-mtp"
     assert told["--spec-draft-n-max"] == "3"
-    with pytest.raises(EngineError, match=r'llama.cpp has no speculative method "ngram"') as refused:
-        launch(method="ngram", tokens=3)
+    assert not told.keys() & {"--spec-draft-model", "--spec-draft-ngl"}
+    with pytest.raises(EngineError, match=r'llama.cpp has no speculative method "nextn"') as refused:
+        launch(method="nextn", tokens=3)
     assert refused.value.because is Cause.FLAG
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("draft", "draft-simple"),
+        ("eagle3", "draft-eagle3"),
+        ("dflash", "draft-dflash"),
+        ("dflash2", "draft-dflash"),
+        ("dspark", "draft-dspark"),
+        ("mtp", "draft-mtp"),
+    ],
+)
+def test_a_draft_is_a_file_of_its_own_whole_on_the_gpu(launch, flags, method, name):
+    files = GgufFiles(model="d-Q8_0.gguf")
+    one = launch(
+        method=method, tokens=7, draft="org/d-GGUF:Q8_0", gguf_draft=files, where={"draft_path": "/models/d"}
+    )
+    told = flags(one.argv)
+    assert (told["--spec-type"], told["--spec-draft-n-max"]) == (name, "7")
+    assert (told["--spec-draft-model"], told["--spec-draft-ngl"]) == ("/models/d/d-Q8_0.gguf", "999")
+    assert "--spec-draft-hf" not in told, "nothing is downloaded"
+    assert [mount.target for mount in one.mounts] == ["/models/m", "/models/d"]
+
+
+def test_on_a_cpu_no_layer_of_a_draft_is_for_a_gpu(launch, flags):
+    fields = {
+        "draft": "/models/d",
+        "gguf_draft": GgufFiles(model="d.gguf"),
+        "where": {"draft_path": "/models/d"},
+    }
+    told = flags(launch(method="draft", tokens=2, device="cpu", runtime="process", image=None, **fields).argv)
+    assert told["--spec-draft-model"] == "/models/d/d.gguf"
+    assert "--spec-draft-ngl" not in told
+
+
+def test_a_draft_without_a_gguf_file_is_refused(launch):
+    with pytest.raises(EngineError, match=r'draft "org/d" has no GGUF file') as refused:
+        launch(method="eagle3", tokens=3, draft="org/d")
+    assert refused.value.because is Cause.FLAG
+
+
+@pytest.mark.parametrize(("tokens", "length"), [(8, "4"), (4, "4"), (2, "2")])
+def test_lookups_are_no_longer_than_what_they_draft(launch, flags, tokens, length):
+    """Otherwise llama.cpp drafts nothing."""
+    told = flags(launch(method="ngram", tokens=tokens).argv)
+    assert told["--spec-type"] == "ngram-simple"
+    assert (told["--spec-ngram-simple-size-n"], told["--spec-ngram-simple-size-m"]) == (length, str(tokens))
+
+
+@pytest.mark.parametrize(
+    ("method", "version", "since"), [("dflash2", "b11222", "b11223"), ("dspark", "b10614", "b10615")]
+)
+def test_a_build_may_be_too_old_for_a_method(launch, method, version, since):
+    fields = {"draft": "org/d", "gguf_draft": GgufFiles(model="d.gguf"), "where": {"draft_path": "/models/d"}}
+    with pytest.raises(EngineError, match=f"it came with {since}"):
+        launch(method=method, tokens=7, engine_version=version, **fields)
+    assert launch(method=method, tokens=7, engine_version=since, **fields)
 
 
 def test_the_deployments_arguments_replace_ours(launch, flags):

@@ -13,7 +13,14 @@ import openai
 import psutil
 import pytest
 import yaml
-from builtin_gguf import metadata_of, tensors_of, write_builtin_gguf, write_gguf
+from builtin_gguf import (
+    metadata_of,
+    tensors_of,
+    write_builtin_gguf,
+    write_builtin_head,
+    write_builtin_target,
+    write_gguf,
+)
 from lab_fleet import CHECKOUT
 from live_fleet import Fleet
 from unchanged_answers import REQUESTS, Side, answers_of_both, joined, without_own
@@ -40,6 +47,8 @@ pytestmark = [
 ]
 
 SPEC = "name: {name}\nmodel: {model}\nengine: llama.cpp\ncontext: 512\nconcurrency: 4\n"
+DRAFTED = SPEC + "speculation: {{method: {method}, tokens: 3, draft: {draft}}}\n"
+PROMPTS = ("What is a rail?", "A rail is one half of the port. A rail is one half of the", "Once upon a time")
 UNCHANGED = [name for name in REQUESTS if name not in ("an image", "three answers", "logprobs of a prompt")]
 """Requests that a model without images takes, and that llama.cpp answers twice alike: samples of one seed differ. It refuses
 `echo`."""
@@ -77,6 +86,20 @@ def files(tmp_path_factory):
     whole = good.read_bytes()
     (home / "half" / "tiny-BF16.gguf").write_bytes(whole[: len(whole) // 2])
     return home
+
+
+@pytest.fixture(scope="module")
+def drafts(tmp_path_factory):
+    """Directories with a target that gives out all of its layers, and its drafts, by method."""
+    home, tiny = tmp_path_factory.mktemp("drafts"), ensure("tiny")
+    found = {name: home / name for name in ("target", "draft", "eagle3", "dflash")}
+    for directory in found.values():
+        directory.mkdir()
+    write_builtin_target(tiny, found["target"] / "target-BF16.gguf")
+    write_builtin_gguf(ensure("tiny-draft"), found["draft"] / "draft-BF16.gguf")
+    for method in ("eagle3", "dflash"):
+        write_builtin_head(ensure(f"tiny-{method}"), tiny, found[method] / f"{method}-tiny-BF16.gguf")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +159,16 @@ def idle(here):
         {},
         {"speculation": Speculation(method="mtp", tokens=3), "kv_dtype": "q8_0", "batch_tokens": 512},
         {"gguf": GgufFiles(model="m.gguf", mmproj="mmproj-F16.gguf"), "runtime": "container"},
+        {"speculation": Speculation(method="ngram", tokens=8)},
+        *(
+            {
+                "speculation": Speculation(method=method, tokens=7, draft="/d"),
+                "gguf_draft": GgufFiles(model="d.gguf"),
+            }
+            for method in ("draft", "eagle3", "dflash", "dflash2", "dspark", "mtp")
+        ),
     ],
-    ids=["plain", "all", "tower"],
+    ids=["plain", "all", "tower", "ngram", "draft", "eagle3", "dflash", "dflash2", "dspark", "mtp apart"],
 )
 def test_the_program_takes_every_flag(fields):
     """Its own parser handles them in order, and ends at the last one. A build for CPUs has no CUDA0."""
@@ -152,7 +183,13 @@ def test_the_program_takes_every_flag(fields):
         shape=GroupShape(nodes=("this",)), **{"gguf": GgufFiles(model="m.gguf"), **known, **fields}
     )
     context = RankContext(
-        rank=0, python="python3", model_path="/m", served_name="m", host="127.0.0.1", port=4321
+        rank=0,
+        python="python3",
+        model_path="/m",
+        draft_path="/d",
+        served_name="m",
+        host="127.0.0.1",
+        port=4321,
     )
     argv = engine_by_name("llama.cpp").launch(one, context).argv
     words = ["none" if word == "CUDA0" else word for word in argv[1:]]
@@ -333,6 +370,43 @@ def test_a_killed_engine_is_replaced(here, client):
     process.kill()
     here.until(lambda: (now := group(here))["phase"] == "ready" and now["ranks"][0]["pid"] != before)
     here.until(lambda: client.completions.create(model="tiny", prompt="A rail is", max_tokens=4).choices)
+
+
+@pytest.mark.parametrize("method", ["draft", "eagle3", "dflash", "ngram"])
+def test_drafts_change_no_answer_and_are_accepted(here, client, drafts, method):
+    """Greedy, against the same model without drafts; some are accepted and some are not."""
+    name, runner = f"tiny-{method}", engine_by_name("llama.cpp")
+    fields = {"name": name, "model": drafts["target"], "method": method, "draft": drafts.get(method, "null")}
+    here.apply(here.write(f"{name}.yaml", DRAFTED.format(**fields)))
+    try:
+        same, plain = (
+            [
+                client.completions.create(
+                    model=model, prompt=prompt, max_tokens=48, temperature=0, extra_body={"ignore_eos": True}
+                )
+                .choices[0]
+                .text
+                for prompt in PROMPTS
+            ]
+            for model in (name, "tiny")
+        )
+        assert same == plain
+        page = here.engine_page(group(here, name)["url"])
+        counted = runner.drafts(sum_series(page, runner.draft_metrics), 3)
+        assert 0 < counted.accepted < counted.proposed
+        log = here.ok("logs", name, "--tail", "2000")
+        assert "failed to initialize speculative decoding" not in log
+    finally:
+        here.ok("delete", "--yes", name)
+        here.until(lambda: here.deployment(name) is None)
+
+
+def test_a_draft_is_no_model_of_its_own(here, drafts):
+    code, out, err = here.run(
+        "apply", "--yes", here.write("head.yaml", SPEC.format(name="head", model=drafts["eagle3"]))
+    )
+    assert code != 0
+    assert "is a draft" in " ".join((out + err).split())
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,12 @@ def test_what_is_no_model(name):
     assert not is_model(name)
 
 
+def test_drafts_are_models_of_a_repository_that_has_nothing_else():
+    drafts = ["dflash-a-Q8_0.gguf", "a/dspark-a-Q4_K_M.gguf", "mmproj-F16.gguf", "imatrix.gguf"]
+    assert [one.tag for one in models_of(drafts)] == ["Q4_K_M", "Q8_0"]
+    assert [one.files for one in models_of([*drafts, "a-Q8_0.gguf"])] == [("a-Q8_0.gguf",)]
+
+
 def test_shards_are_one_model_and_missing_ones_are_counted():
     names = ["b-Q8_0-00002-of-00003.gguf", "a-Q4_K_M.gguf", "b-Q8_0-00001-of-00003.gguf", "mmproj-F16.gguf"]
     four, eight = models_of(names)

@@ -1,4 +1,4 @@
-"""A GGUF file of the built-in tiny model, written from its own checkpoint: what convert_hf_to_gguf.py makes of it.
+"""GGUF files of the built-in tiny models, written from their own checkpoints: what convert_hf_to_gguf.py makes of them.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 3.
 """
@@ -21,6 +21,12 @@ MOSTLY_BF16 = 32
 NORMAL, CONTROL = 1, 3
 """Kinds of tokens."""
 
+HEAD_NAMES = {
+    "fc.weight": "fc.weight",
+    "hidden_norm.weight": "enc.output_norm.weight",
+    "norm.weight": "output_norm.weight",
+}
+"""Tensors of draft heads (EAGLE-3, DFlash) that no model has."""
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
     "model.norm.weight": "output_norm.weight",
@@ -38,7 +44,10 @@ LAYER_NAMES = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "hidden_norm": "attn_norm_2",
 }
+ADDED_TO = ("attn_output", "ffn_down")
+"""Matrices whose products a layer adds to its input: with zeros it gives out what it was given."""
 
 
 TEMPLATE = """\
@@ -90,6 +99,73 @@ def write_builtin_gguf(checkpoint: Path, path: Path) -> Path:
     """Writes the checkpoint in this directory (Qwen3, BF16, one safetensors file) as one GGUF file. Returns its path."""
     write_gguf(path, metadata_of(checkpoint), tuple(tensors_of(checkpoint / "model.safetensors")))
     return path
+
+
+def write_builtin_target(checkpoint: Path, path: Path) -> Path:
+    """The same with one more layer, which changes nothing: llama.cpp gives drafts the input of a layer, never the output of
+    the last one, which the heads of the built-in models read. Returns its path."""
+    tensors = list(tensors_of(checkpoint / "model.safetensors"))
+    metadata = metadata_of(checkpoint)
+    last, layers = f"blk.{metadata['qwen3.block_count'] - 1}.", metadata["qwen3.block_count"]
+    for one in [one for one in tensors if one.name.startswith(last)]:
+        name = one.name.removeprefix(last)
+        data = bytes(len(one.data)) if name.startswith(ADDED_TO) else one.data
+        tensors.append(one._replace(name=f"blk.{layers}.{name}", data=data))
+    write_gguf(path, {**metadata, "qwen3.block_count": layers + 1}, tensors)
+    return path
+
+
+def write_builtin_head(checkpoint: Path, target: Path, path: Path) -> Path:
+    """Writes a draft head of the built-in models (EAGLE-3 or DFlash), with its target's vocabulary. Returns its path."""
+    config = json.loads((checkpoint / "config.json").read_text())
+    is_eagle = "Eagle3" in config["architectures"][0]
+    arch = "eagle3" if is_eagle else "dflash"
+    own = {
+        "block_count": config["num_hidden_layers"],
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.key_length": config["head_dim"],
+        "attention.value_length": config["head_dim"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": config["rope_parameters"]["rope_theta"],
+        "rope.dimension_count": config["head_dim"],
+    }
+    words = {key: one for key, one in metadata_of(target).items() if key.startswith("tokenizer.")}
+    if is_eagle:
+        own |= {
+            "target_layers": config["eagle_aux_hidden_state_layer_ids"],
+            "target_hidden_size": config["hidden_size"],
+        }
+    else:
+        # The input of the layer after each.
+        own |= {
+            "target_layers": [layer + 1 for layer in config["dflash_config"]["target_layer_ids"]],
+            "block_size": config["block_size"],
+        }
+        words["tokenizer.ggml.mask_token_id"] = config["dflash_config"]["mask_token_id"]
+    tensors = list(tensors_of(checkpoint / "model.safetensors"))
+    if is_eagle:
+        tensors = [_interleaved(one, config) for one in tensors]
+    general = {"general.architecture": arch, "general.name": path.stem, "general.file_type": MOSTLY_BF16}
+    write_gguf(path, {**general, **{f"{arch}.{key}": one for key, one in own.items()}, **words}, tensors)
+    return path
+
+
+def _interleaved(one: Tensor, config: Mapping[str, Any]) -> Tensor:
+    """Rows of queries and keys in llama.cpp's order for Llama: pairs that are rotated together beside each other."""
+    if not one.name.endswith(("attn_q.weight", "attn_k.weight")):
+        return one
+    size, row = config["head_dim"], len(one.data) // one.shape[1]
+    order = (
+        first + half * (size // 2) + pair
+        for first in range(0, one.shape[1], size)
+        for pair in range(size // 2)
+        for half in (0, 1)
+    )
+    return one._replace(data=b"".join(one.data[at * row : (at + 1) * row] for at in order))
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Sequence[Tensor]) -> None:
@@ -159,9 +235,11 @@ def tensors_of(file: Path) -> Iterator[Tensor]:
 
 
 def _name(name: str) -> str:
-    if name in NAMES:
-        return NAMES[name]
-    number, _, part = name.removeprefix("model.layers.").partition(".")
+    if name in NAMES or name in HEAD_NAMES:
+        return (NAMES | HEAD_NAMES)[name]
+    if name.startswith("midlayer."):
+        name = f"model.layers.0.{name.removeprefix('midlayer.')}"
+    number, _, part = name.removeprefix("model.").removeprefix("layers.").partition(".")
     return f"blk.{number}.{LAYER_NAMES[part.removesuffix('.weight')]}.weight"
 
 

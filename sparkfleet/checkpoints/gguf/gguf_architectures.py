@@ -40,7 +40,9 @@ SLIDING: Mapping[str, SlidingRule] = {
     "smallthinker": SlidingRule(4, full_first=True, always=4096),
 }
 """`load_swa_pattern` of each."""
-SLIDING_LISTED = frozenset({"gemma4", "granite_swa", "maple", "mimo2", "spark2_5", "step35"})
+SLIDING_LISTED = frozenset(
+    {"dflash", "gemma4", "gemma4-assistant", "granite_swa", "maple", "mimo2", "spark2_5", "step35"}
+)
 """Architectures whose files list the sliding layers. In all other ones no layer slides, whatever window the file has."""
 
 RECURRENT_BY_INTERVAL = frozenset({"qwen35", "qwen35moe", "qwen3next", "qwen4exp"})
@@ -95,8 +97,9 @@ INDEXED: Mapping[str, int] = {
 SHARED_KV_FROM = {"gemma3n": 20}
 """The first layer that reads an earlier one's cache, if the file does not declare how many do."""
 
-DRAFTS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
-"""Architectures that only draft tokens."""
+DRAFTS: Mapping[str, str] = {"dflash": "DFlash", "eagle3": "Eagle3", "gemma4-assistant": "Gemma4Assistant"}
+"""Architectures that only draft tokens, each with a class by which drafts in other formats are known. DFlash2 and DSpark
+have that of DFlash."""
 NO_TEXT = frozenset(
     {
         "bert",

@@ -10,7 +10,6 @@ from typing import TypedDict
 
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind, LinearState
 from sparkfleet.checkpoints.gguf.gguf_architectures import (
-    DRAFTS,
     INDEXED,
     INTERVAL,
     KIMI_DELTA,
@@ -40,12 +39,6 @@ PATTERN, WINDOW = "attention.sliding_window_pattern", "attention.sliding_window"
 
 def refuse_architecture(architecture: str, where: str) -> None:
     """Raises FactError for an architecture that writes no text, or whose caches are not known."""
-    if architecture in DRAFTS:
-        raise FactError(
-            f"{where}: its architecture {architecture} only drafts tokens.",
-            means="It reads the hidden states of its target, so no engine serves it alone.",
-            do="Give the GGUF file of the target.",
-        )
     if architecture in NO_TEXT:
         raise FactError(
             f"{where}: its architecture {architecture} does not write text token by token.",
@@ -233,6 +226,8 @@ class GgufLayers:
         rule = SLIDING.get(self._architecture)
         if rule is None and self._architecture not in SLIDING_LISTED:
             return self._architecture == "lfm2" and self._own.integer_or(0, WINDOW) > 0
+        if self._architecture == "dflash" and not self._own.integer_or(0, WINDOW):
+            return False
         if rule is not None and (not self._window_or_none() or rule.layers not in (0, self.count)):
             return False
         if isinstance(self._own.values.get(PATTERN), list):

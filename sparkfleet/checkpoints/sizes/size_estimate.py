@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from sparkfleet.checkpoints.arch.feed_forward import layers_with_dense, layers_with_experts, read_experts
 from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
@@ -92,16 +92,18 @@ def estimated_portions(
     )
 
 
-def resized(weights: Sequence[Portion], total: float) -> tuple[Portion, ...]:
-    """The same portions with `total` bytes: `LEFT_OVER` changes if that gives a precision that exists, otherwise all."""
-    soft = [portion for portion in weights if portion.part in LEFT_OVER]
+def resized(
+    weights: Sequence[Portion], total: float, *, soft: Collection[Part] = LEFT_OVER
+) -> tuple[Portion, ...]:
+    """The same portions with `total` bytes: parts of `soft` change if that gives a precision that exists, otherwise all."""
+    changing = [portion for portion in weights if portion.part in soft]
     factors = factors_to(
         total,
         size=sum(portion.bytes for portion in weights),
-        soft=sum(one.bytes for one in soft),
-        soft_parameters=sum(one.parameters for one in soft),
+        soft=sum(one.bytes for one in changing),
+        soft_parameters=sum(one.parameters for one in changing),
     )
-    return tuple(one.scaled(factors[one.part not in LEFT_OVER]) for one in weights)
+    return tuple(one.scaled(factors[one.part not in soft]) for one in weights)
 
 
 def factors_to(total: float, *, size: float, soft: float, soft_parameters: float) -> tuple[float, float]:

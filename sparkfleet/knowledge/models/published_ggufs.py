@@ -19,7 +19,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.checkpoints.quantization.formats import Quantization, Scheme
 from sparkfleet.errors import FactError
-from sparkfleet.knowledge.ceilings import FormatPart, physics
+from sparkfleet.knowledge.ceilings import Format, FormatPart, physics
 from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntries
 from sparkfleet.knowledge.models.gguf_formats import format_of_tag, gguf_name, stem_of
 from sparkfleet.specs.model_name import ModelName, model_name
@@ -41,6 +41,14 @@ BITS_OF_PART: dict[Part, FormatPart] = {
     Part.DRAFT: "experts",
 }
 """The bits of `physics.yaml` that count for each part; a vision tower is a file of its own, in 16."""
+WHOLE_PARTS = frozenset((Part.ROUTER, Part.NORMS))
+"""Parts that stay in 32 bits whatever the quantisation (llama.cpp b11434: conversion/base.py)."""
+SUPER_BLOCK = 256
+"""Weights of one block of the K- and I-quants. Rows of another length keep a simpler format (llama-quant.cpp), so that all
+quantisations of gpt-oss, whose rows have 2880, have its experts in the maker's MXFP4."""
+EVEN = ("gguf-mxfp4",)
+"""Formats whose parts all have one known precision. The rest of a published size is biases in 32 bits, which a token reads
+of its own experts only, so that it counts for all parts alike."""
 WHOLE_BITS = {"gguf2": 2, "gguf3": 3, "gguf4": 4, "gguf5": 5, "gguf6": 6, "gguf8": 8, "gguf-mxfp4": 4}
 """Formats of GGUF weights as checkpoints name them → bits per weight without scales."""
 
@@ -130,9 +138,11 @@ def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) ->
             means="Without it neither its size nor its speed can be derived.",
             do="Name the tag as the files of the repository have it, such as Q4_K_M, UD-Q4_K_XL, MXFP4 or BF16.",
         )
+    if stored not in ("bf16", "gguf-mxfp4") and keeps_mxfp4(shapes):
+        stored = "gguf-mxfp4"
     form = physics().formats[stored]
     format_name = stored if stored in WHOLE_BITS else form.klass
-    bits = {part: form.bits[kind] for part, kind in BITS_OF_PART.items()}
+    bits = bits_of_parts(form)
     mtp = _mtp(shapes, name, entry)
     parameters = shapes.parameters_by_part()
     weights = tuple(
@@ -163,11 +173,23 @@ def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) ->
         }
     )
     if entry is not None and entry.gb is not None:
-        known = known.sized(entry.gb * 1e9)
+        known = known.sized(entry.gb * 1e9, evenly=stored in EVEN)
     if vision is False or not tower:
         return known
     size = known.bytes_on_disk + sum(one.bytes for one in tower)
     return known.model_copy(update={"weights": (*known.weights, *tower), "bytes_on_disk": size})
+
+
+def bits_of_parts(form: Format) -> dict[Part, float]:
+    """Bits per weight of each part in a file of that format, scales included."""
+    bits = {part: form.bits[kind] for part, kind in BITS_OF_PART.items()}
+    return bits | dict.fromkeys(WHOLE_PARTS, 32.0)
+
+
+def keeps_mxfp4(shapes: Checkpoint) -> bool:
+    """True if its experts are published in MXFP4 and cannot be quantised to blocks of 256."""
+    native = any(one.part is Part.EXPERTS and one.format == "mxfp4" for one in shapes.weights)
+    return native and shapes.hidden_size % SUPER_BLOCK != 0
 
 
 def _mtp(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) -> int:

@@ -13,7 +13,7 @@ from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntrie
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.specs.deployment import Method, PlannedEngine
-from sparkfleet.specs.model_name import base_name
+from sparkfleet.specs.model_name import base_name, model_name
 from sparkfleet.values import Value
 
 Content = Literal["mixed", "code", "prose", "structured", "math", "agent", "counting"]
@@ -126,6 +126,8 @@ class Speculator(Value):
     """Licence of the draft, by the Hub's name for it; None if its card names none, or the head is the checkpoint's own."""
     gb: Annotated[float, Field(gt=0)] | None = None
     """Weights of the draft, GB (1e9 bytes); None if that is not known."""
+    file: str = ""
+    """The draft's file in its repository, for a draft in GGUF format whose name is published; "": as usual, by its tag."""
     since: Annotated[tuple[tuple[PlannedEngine, str], ...], BeforeValidator(pairs)] = ()
     """First release of an engine that loads this draft model, if the method alone does not decide it."""
     proposed: bool = True
@@ -234,9 +236,17 @@ NEAR = 1.5
 
 @lru_cache(maxsize=256)
 def speculator_with(draft: str) -> Speculator | None:
-    """The entry of a draft by its Hub id, letter case aside; None if it is not known."""
-    named = (one for one in SPECULATORS.content.speculators if one.draft is not None)
-    return next((one for one in named if (one.draft or "").lower() == base_name(draft).lower()), None)
+    """The entry of a draft by its Hub id, letter case aside; None if it is not known.
+
+    Of a GGUF draft with another tag than the published one it has neither size nor file.
+    """
+    wanted = model_name(draft)
+    for one in SPECULATORS.content.speculators:
+        known = model_name(one.draft) if one.draft is not None else None
+        if known is not None and known.base.lower() == wanted.base.lower():
+            is_same = known.tag.lower() == (wanted.tag or known.tag).lower()
+            return one if is_same else one.model_copy(update={"gb": None, "file": ""})
+    return None
 
 
 def sized_draft(model: str, method: Method) -> Speculator | None:
@@ -255,8 +265,9 @@ _LIKE = 0.85
 def draft_meant(name: str) -> str | None:
     """The published draft that is like a name: the same in another letter case, or the nearest; None if it is published."""
     name = base_name(name)
-    known = {one.draft.lower(): one.draft for one in SPECULATORS.content.speculators if one.draft is not None}
-    if name in known.values():
+    drafts = (one.draft for one in SPECULATORS.content.speculators if one.draft is not None)
+    known = {base_name(one).lower(): one for one in drafts}
+    if name in map(base_name, known.values()):
         return None
     return next((known[one] for one in get_close_matches(name.lower(), known, n=1, cutoff=_LIKE)), None)
 

@@ -241,7 +241,7 @@ PLAIN_PROCESS = Item(name=MemoryUse.PROCESS, low=0.4 * GIB, mid=0.8 * GIB, high=
 def _llama_cpp_items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
     """Allocations of llama.cpp: the file, caches of its slots, a buffer for one pass; its cache of prompts is off."""
     yield _exact(MemoryUse.WEIGHTS, weight_bytes(shape, run))
-    yield _tied_head(shape)
+    yield _tied_heads(shape, run.draft)
     kv, (low, mid, high) = llama_cpp.kv_bytes(shape, run), shape.layers.pool_factor
     yield Item(name=MemoryUse.KV_CACHE, low=kv * low / mid, mid=kv, high=kv * high / mid)
     yield _exact(MemoryUse.DRAFTER, draft_bytes(shape, run))
@@ -255,13 +255,17 @@ def _llama_cpp_items(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:
         yield Item(name=MemoryUse.VISION_CACHE, low=0.1 * GIB, mid=0.5 * GIB, high=1.5 * GIB)
 
 
-def _tied_head(shape: ModelShape) -> Item:
-    """The copy of a tied embedding that the GPU multiplies with: the one that is looked up stays with the CPU
+def _tied_heads(*shapes: ModelShape | None) -> Item:
+    """The copies of tied embeddings that the GPU multiplies with: those that are looked up stay with the CPU
     (src/llama-model.cpp, TENSOR_DUPLICATED)."""
+    size = sum(_tied_head(shape) for shape in shapes if shape is not None)
+    return Item(name=MemoryUse.LOADING, low=0.0, mid=size, high=size)
+
+
+def _tied_head(shape: ModelShape) -> float:
     head, embedding = shape.part("head"), shape.part("embedding")
     tied = head is not None and head.params == 0 and embedding is not None
-    size = head.active * head.bits / 8 if tied and head is not None else 0.0
-    return Item(name=MemoryUse.LOADING, low=0.0, mid=size, high=size)
+    return head.active * head.bits / 8 if tied and head is not None else 0.0
 
 
 def _cache(shape: ModelShape, run: MemoryConfig) -> Iterator[Item]:

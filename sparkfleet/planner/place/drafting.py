@@ -23,6 +23,7 @@ from sparkfleet.knowledge.models.speculators import (
 )
 from sparkfleet.knowledge.published.evidence import evidence
 from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.place.gguf_drafts import unreadable
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Why
 from sparkfleet.specs.deployment import EngineName, Method, Variant
@@ -58,9 +59,7 @@ HEADS = {"vllm": "mtp", "sglang": "nextn", "llama.cpp": "mtp"}
 """The method that needs no published evidence if the checkpoint has a head, by engine."""
 
 WITHOUT_NGRAM = ("trtllm", "llama.cpp")
-"""Engines with which NGRAM is not tried unless somebody published it, or on which sparkfleet does not start it."""
-NOT_STARTED = {"llama.cpp": "sparkfleet does not start it with llama.cpp yet"}
-"""Reason for every method that is missing in `method_support.yaml` although the engine may have it, by engine."""
+"""Engines with which NGRAM is not tried unless somebody published it or a deployment sets it."""
 
 
 class Exclusion(NamedTuple):
@@ -134,6 +133,7 @@ def _published(
     excluded: list[Exclusion] = []
     for one in known:
         missing = _missing_head(one.method, one.head, drafts.checkpoint, one.draft)
+        missing = missing or unreadable(one.method, drafts.checkpoint)
         if support_of(engine, one.method) is None:
             excluded.append(Exclusion(one.method, _no_such(engine)))
         elif missing:
@@ -200,6 +200,7 @@ def _pinned(
     draft = wanted.draft or (one.draft if one else None)
     head = _head_of(wanted.method, drafts.checkpoint, draft, engine)
     missing = _missing_head(wanted.method, head, drafts.checkpoint, draft)
+    missing = missing or unreadable(wanted.method, drafts.checkpoint)
     missing = missing or _closed(draft, drafts) or _unpinned(draft, variant)
     if missing:
         return SpeculationOptions((), (Exclusion(wanted.method, missing, "wanted"),))
@@ -357,7 +358,5 @@ def _unmeasured(one: Speculator) -> str:
 
 
 def _no_such(engine: EngineName, other: str | None = None) -> str:
-    if engine in NOT_STARTED and not other:
-        return NOT_STARTED[engine]
     has = f"; it has {other.upper()}" if other else ""
     return f"{ENGINE_LABELS[engine]} has no such method{has}"

@@ -11,6 +11,7 @@ from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, fraction_of, quant_of, settings_of
 from sparkfleet.planner.capacity.weight_reading import reads_files
 from sparkfleet.planner.place.drafting import depth_on
+from sparkfleet.planner.place.gguf_drafts import gguf_draft
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import merge_flags
 from sparkfleet.planner.rules.rule_facts import checkpoint_situation, image_situation, situation_of
@@ -52,6 +53,9 @@ def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
         kv_staging_bytes=int(sized.staging) or None,
         media_domains=variant.media_domains,
         gguf=case.predictor.checkpoint.gguf,
+        gguf_draft=gguf_draft(proposal.speculation, case.predictor.drafts)
+        if stack.engine == "llama.cpp"
+        else None,
         trust_remote_code=variant.trust_remote_code,
     )
     # Tables that stay on the disk are mapped.

@@ -7,8 +7,9 @@ from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.memory import llama_cpp
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import from_checkpoint
-from sparkfleet.perf.prediction import Band, Provenance
-from sparkfleet.planner.place.drafting import NOT_STARTED
+from sparkfleet.perf.prediction import Band, Provenance, Speculation
+from sparkfleet.planner.place.gguf_drafts import unreadable
+from sparkfleet.planner.types.plan import ENGINE_LABELS
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import MIB
 
@@ -34,31 +35,41 @@ def gguf_misfit(variant: Variant, checkpoint: Checkpoint | None) -> str:
         return "llama.cpp loads GGUF only, and these weights are none"
     method = variant.speculation.method
     if is_gguf and method not in ("auto", "none") and support_of("llama.cpp", method) is None:
-        return f"{method.upper()}: {NOT_STARTED['llama.cpp']}"
-    return ""
+        return f"{ENGINE_LABELS['llama.cpp']} has no method {method.upper()}"
+    return unreadable(method, checkpoint) if checkpoint is not None and is_gguf else ""
 
 
-def gguf_memory(checkpoint: Checkpoint, context: int, concurrency: int, drafts: int) -> Band:
+def gguf_memory(
+    checkpoint: Checkpoint,
+    context: int,
+    concurrency: int,
+    speculation: Speculation | None = None,
+    draft: Checkpoint | None = None,
+) -> Band:
     """Memory of one process: weights, caches of its slots, the buffer of one pass.
 
     Args:
         checkpoint: the GGUF's facts.
         context: of one slot, tokens.
         concurrency: slots.
-        drafts: draft tokens per step; 0 without speculation.
+        speculation: the method; None without one.
+        draft: facts of its own checkpoint, if it has one that is known.
     """
     shape = from_checkpoint(checkpoint)
+    drafting = speculation or Speculation()
     run = MemoryConfig(
         engine="llama.cpp",
         context=context,
         concurrency=concurrency,
         kv_bytes=2.0,
         chunk=BATCH,
-        method="mtp" if drafts else "none",
-        k=drafts,
+        method=drafting.method,
+        k=drafting.tokens,
+        draft=None if draft is None else from_checkpoint(draft),
     )
     caches = (llama_cpp.kv_bytes, llama_cpp.draft_kv_bytes, llama_cpp.state_bytes, llama_cpp.checkpoint_bytes)
-    held = checkpoint.bytes_on_disk + sum(one(shape, run) for one in caches)
+    files = checkpoint.bytes_on_disk + (draft.bytes_on_disk if draft is not None else 0)
+    held = files + sum(one(shape, run) for one in caches)
     low, mid, high = (
         held + compute + process
         for compute, process in zip(llama_cpp.compute_bytes(shape, run), PROCESS, strict=True)

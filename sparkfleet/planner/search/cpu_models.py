@@ -17,6 +17,7 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.prediction import Band, Prediction, Provenance, Speculation
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.place.gguf_drafts import gguf_draft
 from sparkfleet.planner.rules.rule_facts import checkpoint_quant
 from sparkfleet.planner.search.constraints import open_ring, wanted
 from sparkfleet.planner.search.cpu_gguf import for_llama_cpp, gguf_memory, gguf_misfit
@@ -55,11 +56,22 @@ ENGINES: tuple[EngineName, ...] = ("vllm", "sglang")
 
 OWN_HEAD: tuple[Method, ...] = ("mtp", "nextn")
 """Methods whose head is in the model's own checkpoint."""
-NEEDS_DRAFT: tuple[Method, ...] = ("draft", "eagle3", "dflash")
+NEEDS_DRAFT: tuple[Method, ...] = ("draft", "eagle3", "dflash", "dflash2", "dspark")
 """Methods whose draft is a checkpoint of its own. For CPUs none is known by itself."""
 
 SUPPOSED = {"vllm": "0.32.0+cpu", "sglang": "0.5.23+cpu"}
 """Versions assumed inside an image if no node has a CPU build of that engine: those that sparkfleet was tested with."""
+
+
+class CpuWeights(NamedTuple):
+    """Facts of the weights of a variant that is served from a directory."""
+
+    model: Checkpoint | None = None
+    draft: Checkpoint | None = None
+    """Of the draft that its speculation names."""
+
+
+NO_WEIGHTS = CpuWeights()
 
 
 def takes(variant: Variant, fleet: Fleet) -> bool:
@@ -87,7 +99,7 @@ def embedded_groups(
     ledger: MemoryLedger,
     *,
     runs_on: Sequence[tuple[str, ...]] = (),
-    checkpoint: Checkpoint | None = None,
+    weights: CpuWeights = NO_WEIGHTS,
 ) -> tuple[list[GroupPlan], list[Rejection]]:
     """A group per replica, and why other nodes are not used. Places them on the ledger.
 
@@ -98,15 +110,15 @@ def embedded_groups(
         fleet: the nodes.
         ledger: what is left of their memory.
         runs_on: nodes of its groups that run now, which stay there if they can.
-        checkpoint: facts of a directory's weights; None for an embedded model.
+        weights: facts of a directory's weights, and of its draft's; an embedded model has none.
     """
-    variant = for_llama_cpp(variant, checkpoint)
-    if reason := gguf_misfit(variant, checkpoint):
+    variant = for_llama_cpp(variant, weights.model)
+    if reason := gguf_misfit(variant, weights.model):
         return [], [wanted(variant.model.rpartition("/")[2], reason)]
     able: list[NodeFacts] = []
     rejected: list[Rejection] = []
     for node in fleet.nodes:
-        refusal = _refusal(variant, node, ledger, checkpoint)
+        refusal = _refusal(variant, node, ledger, weights)
         if refusal is None:
             able.append(node)
         else:
@@ -115,7 +127,7 @@ def embedded_groups(
     for replica in range(variant.replicas or 1):
         prefer = runs_on[replica] if replica < len(runs_on) else ()
         rungs = _rungs(
-            variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger, prefer, checkpoint=checkpoint
+            variant, fleet.model_copy(update={"nodes": tuple(able)}), ledger, prefer, weights=weights
         )
         if not rungs:
             for group in groups:
@@ -123,7 +135,7 @@ def embedded_groups(
                 ledger.take_back(
                     name, choice.candidate.shape.nodes, choice.prediction.memory_bytes_per_rank.mid
                 )
-            need = _memory(variant, None, checkpoint)
+            need = _memory(variant, None, weights)
             return [], [*rejected, *_no_site(variant, fleet, able, len(groups), need)]
         chosen = rungs[0]
         ledger.put(name, chosen.candidate.shape.nodes, chosen.prediction.memory_bytes_per_rank.mid)
@@ -163,7 +175,8 @@ def _lacks(spec: Deployment, variant: Variant, model: EmbeddedModel) -> str:
     if "vision" in spec.needs and model.vision is False:
         return "it has no vision tower, but the deployment needs vision"
     method = variant.speculation.method
-    if method in OWN_HEAD and model.heads is not None and method not in model.heads:
+    own_head = method in OWN_HEAD and variant.speculation.draft is None
+    if own_head and model.heads is not None and method not in model.heads:
         return f"its checkpoint has no head for {method.upper()}; `speculation: none` or `ngram` needs none"
     return ""
 
@@ -188,7 +201,7 @@ def _flag_fault(variant: Variant, fleet: Fleet) -> str:
 
 
 def _refusal(
-    variant: Variant, node: NodeFacts, ledger: MemoryLedger, checkpoint: Checkpoint | None
+    variant: Variant, node: NodeFacts, ledger: MemoryLedger, weights: CpuWeights
 ) -> Rejection | None:
     """Reason why `variant` cannot run on `node`, or None. Checked in the order in which a person would look."""
     if variant.nodes and node.name not in variant.nodes:
@@ -204,11 +217,11 @@ def _refusal(
         )
     if variant.engine not in ("auto", *ENGINES, "llama.cpp"):
         return _no(variant, node, f"engine {variant.engine} has no CPU build that can be launched")
-    return _stack_refusal(variant, node, ledger, checkpoint)
+    return _stack_refusal(variant, node, ledger, weights)
 
 
 def _stack_refusal(
-    variant: Variant, node: NodeFacts, ledger: MemoryLedger, checkpoint: Checkpoint | None
+    variant: Variant, node: NodeFacts, ledger: MemoryLedger, weights: CpuWeights
 ) -> Rejection | None:
     stack = _stack(variant, (node,), node)
     if stack is None:
@@ -217,10 +230,10 @@ def _stack_refusal(
         return _no(
             variant, node, "SGLang's speculative kernels are built for CUDA only; vLLM's CPU build has them"
         )
-    if variant.speculation.method in GPU_DRAFTS:
+    if variant.speculation.method in GPU_DRAFTS and stack.engine == "vllm":
         method = variant.speculation.method.upper()
         return _no(variant, node, f"vLLM's CPU build refuses {method}: only its model runner for GPUs has it")
-    free, needed = ledger.room(node.name).at_most, _memory(variant, stack, checkpoint).high
+    free, needed = ledger.room(node.name).at_most, _memory(variant, stack, weights).high
     if needed > free:
         words = f"needs {gib(needed, exact=True)}; {gib(free, exact=True)} are available"
         return _no(variant, node, words, "memory")
@@ -283,11 +296,11 @@ def _in_image(variant: Variant, nodes: Sequence[NodeFacts]) -> _Stack | None:
     return _Stack(engine, version, image=variant.image)
 
 
-def _memory(variant: Variant, stack: _Stack | None, checkpoint: Checkpoint | None) -> Band:
+def _memory(variant: Variant, stack: _Stack | None, weights: CpuWeights) -> Band:
     """Memory of one rank; None: of an engine that is not chosen yet."""
-    if checkpoint is not None and checkpoint.gguf is not None:
+    if weights.model is not None and weights.model.gguf is not None:
         sizes = (variant.context or DEFAULT_CONTEXT, variant.concurrency or DEFAULT_CONCURRENCY)
-        return gguf_memory(checkpoint, *sizes, _speculation(variant).tokens)
+        return gguf_memory(weights.model, *sizes, _speculation(variant), weights.draft)
     if stack is None:
         return MEMORY
     return SGLANG_MEMORY if stack.engine == "sglang" else MEMORY
@@ -299,7 +312,7 @@ def _rungs(
     ledger: MemoryLedger,
     prefer: Sequence[str] = (),
     *,
-    checkpoint: Checkpoint | None = None,
+    weights: CpuWeights = NO_WEIGHTS,
 ) -> list[Rung]:
     """Places for one more group, `prefer` first. Of single nodes any will do, in the order of the inventory."""
     ranks = _shape(variant, ()).ranks
@@ -308,17 +321,17 @@ def _rungs(
         free = [
             name
             for name, stack in stacks.items()
-            if ledger.room(name).at_most >= _memory(variant, stack, checkpoint).high
+            if ledger.room(name).at_most >= _memory(variant, stack, weights).high
         ]
         free.sort(
             key=lambda name: (name not in prefer, len(ledger.beside((name,))))
         )  # replicas on different nodes
-        return [_rung(variant, (name,), stacks[name], checkpoint) for name in free]
+        return [_rung(variant, (name,), stacks[name], weights) for name in free]
     rungs = [
-        _rung(variant, nodes, stack, checkpoint)
+        _rung(variant, nodes, stack, weights)
         for stack in dict.fromkeys(stacks.values())  # all ranks get the same command: one engine, at one path
         for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
-        if (nodes := ledger.place(pool, _memory(variant, stack, checkpoint), prefer)) is not None
+        if (nodes := ledger.place(pool, _memory(variant, stack, weights), prefer)) is not None
     ]
     return sorted(rungs, key=lambda rung: rung.candidate.shape.nodes != tuple(prefer))
 
@@ -352,8 +365,10 @@ def _no(variant: Variant, node: NodeFacts, reason: str, why: Why = "engine") -> 
     return Rejection(what=f"{node.name} · TP={_shape(variant, ()).tp}", reason=reason, why=why)
 
 
-def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack, checkpoint: Checkpoint | None) -> Rung:
-    files = checkpoint.gguf if checkpoint is not None else None
+def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack, weights: CpuWeights) -> Rung:
+    files = weights.model.gguf if weights.model is not None else None
+    speculation = _speculation(variant)
+    known = {} if weights.draft is None or speculation.draft is None else {speculation.draft: weights.draft}
     candidate = Candidate(
         model=variant.model,
         shape=_shape(variant, nodes),
@@ -362,14 +377,15 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack, checkpoint: C
         runtime="container" if stack.image else "process",
         python=stack.python,
         image=stack.image,
-        speculation=_speculation(variant),
+        speculation=speculation,
         context=variant.context or DEFAULT_CONTEXT,
         concurrency=variant.concurrency or DEFAULT_CONCURRENCY,
         device="cpu",
         dtype="float32" if files is None else "auto",
-        quant="" if checkpoint is None or files is None else checkpoint_quant(checkpoint),
+        quant="" if weights.model is None or files is None else checkpoint_quant(weights.model),
         kv_cache_bytes=KV_BYTES if files is None else None,
         gguf=files,
+        gguf_draft=None if files is None else gguf_draft(speculation, known),
         engine_args=variant.engine_args,
         env=tuple(sorted(variant.env.items())),
         trust_remote_code=variant.trust_remote_code,
@@ -377,7 +393,7 @@ def _rung(variant: Variant, nodes: tuple[str, ...], stack: _Stack, checkpoint: C
     ranks = "one rank" if len(nodes) == 1 else f"{len(nodes)} ranks, set in the deployment"
     return Rung(
         candidate=candidate,
-        prediction=Prediction(memory_bytes_per_rank=_memory(variant, stack, checkpoint)),
+        prediction=Prediction(memory_bytes_per_rank=_memory(variant, stack, weights)),
         reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
         notes=(f"unknown image: assumed to contain {candidate.stack}",) if stack.image else (),
     )

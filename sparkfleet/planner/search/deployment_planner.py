@@ -98,7 +98,10 @@ def _serve_on_cpu(
         planning.fleet,
         ledger,
         runs_on=planning.nodes_of(spec.name, number),
-        checkpoint=planning.checkpoints.get(variant.model),
+        weights=cpu_models.CpuWeights(
+            planning.checkpoints.get(variant.model),
+            planning.checkpoints.get(variant.speculation.draft or ""),
+        ),
     )
     if each.concurrency is not None:
         whole = {"shared_concurrency": shared(variant.concurrency, each.concurrency)}

@@ -105,6 +105,8 @@ class Candidate(Value):
     """Hosts from which the engine may fetch images, video and sound; (): none."""
     gguf: GgufFiles | None = None
     """For engine `llama.cpp`: the checkpoint's files."""
+    gguf_draft: GgufFiles | None = None
+    """The same of the draft's checkpoint, if the method has one."""
     mmap: bool = True
     """False: vLLM reads its weight files as a whole instead of mapping them. True for every other engine."""
     trust_remote_code: bool = False

@@ -16,16 +16,20 @@ def offers(fleet, *specs):
 def test_the_same_bits_are_offered_with_the_published_rate(sparks, ask):
     (one,) = offers(sparks(1), ask("openai/gpt-oss-120b"))["m"]
     assert (one.model, one.same_bits, one.published) == ("ggml-org/gpt-oss-120b-GGUF:MXFP4", True, True)
-    assert one.tps == pytest.approx(55.4, abs=0.1)
+    assert one.tps == pytest.approx(55.67, abs=0.1)
     assert one.gain >= GAIN
     assert one.rung.candidate.engine == "llama.cpp"
     text = " ".join(" ".join(gguf_lines([one])).split())
     assert text.startswith(
-        "llama.cpp `model: ggml-org/gpt-oss-120b-GGUF:MXFP4` (63 GB): 55.4 tok/s for one user, 1.6×"
+        "llama.cpp `model: ggml-org/gpt-oss-120b-GGUF:MXFP4` (63 GB): 55.7 tok/s for one user, 1.6×"
     )
-    assert re.search(
-        r"published; the maker's own bits; shared by 4: \d+ tok/s instead of \d+, predicted$", text
-    )
+    assert text.endswith("published; the maker's own bits")
+
+
+def test_many_requests_together_may_be_slower_with_it(sparks, ask):
+    (one,) = offers(sparks(1), ask("openai/gpt-oss-120b", concurrency=16))["m"]
+    text = " ".join(" ".join(gguf_lines([one])).split())
+    assert re.search(r"the maker's own bits; shared by 16: \d+ tok/s instead of \d+, predicted$", text)
 
 
 def test_of_one_request_alone_nothing_is_shared(sparks, ask):

@@ -111,3 +111,57 @@ def test_a_tied_embedding_is_there_twice():
     found = demand(tied, run_of())
     assert (found.of(MemoryUse.WEIGHTS), found.of(MemoryUse.LOADING)) == (2e9, 2e9)
     assert demand(shape_of(DENSE, 1024), run_of()).of(MemoryUse.LOADING) == 0
+
+
+HEAD = Layers(full=1, mlp=1, kv_elements=2 * 8 * 128)
+"""One layer of 8 KV heads of 128."""
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "mib"),
+    [
+        ("mtp", None, 256.0),  # one layer like the model's
+        ("eagle3", None, 256.0),
+        ("draft", None, 256.0),
+        ("dflash", None, 5 * 256.0),
+        ("dspark", None, 5 * 256.0),
+        ("eagle3", HEAD, 256.0),
+        ("draft", DENSE, 2048.0),
+        ("none", None, 0.0),
+        ("ngram", None, 0.0),
+    ],
+)
+def test_the_context_that_drafts_has_a_cache_of_its_own_in_16_bits(method, layers, mib):
+    draft = None if layers is None else shape_of(layers, 512)
+    for kv_bytes in (2.0, 34 / 32):
+        run = run_of(method=method, k=3, draft=draft, kv_bytes=kv_bytes)
+        assert llama_cpp.draft_kv_bytes(shape_of(DENSE, 1024), run) / MIB == mib
+
+
+@pytest.mark.parametrize(
+    ("method", "states"), [("eagle3", 4), ("dflash2", 4), ("draft", 1), ("ngram", 1), ("none", 1)]
+)
+def test_states_that_can_be_rolled_back_are_kept_and_others_copied(method, states):
+    hybrid, run = shape_of(HYBRID, 1024), run_of(method=method, k=3)
+    plain = llama_cpp.one_state_bytes(hybrid) * 4
+    assert llama_cpp.state_bytes(hybrid, run) == states * plain
+    copies = 3 if method in ("draft", "ngram") else 2
+    assert llama_cpp.checkpoint_bytes(hybrid, run) == copies * plain
+
+
+def test_a_drafts_file_and_its_graph_are_counted():
+    target, draft = shape_of(DENSE, 1024), shape_of(HEAD, 1024)
+    alone, both = demand(target, run_of()), demand(target, run_of(method="draft", k=3, draft=draft))
+    assert both.of(MemoryUse.DRAFTER) == draft.bytes
+    assert alone.of(MemoryUse.DRAFTER) == alone.of(MemoryUse.DRAFT_KV) == 0
+    assert both.of(MemoryUse.ACTIVATIONS) > 1.9 * alone.of(MemoryUse.ACTIVATIONS)
+    assert demand(target, run_of(method="eagle3", k=3, draft_size=1e9)).of(MemoryUse.DRAFTER) == 1e9
+
+
+def test_a_draft_that_reads_the_models_layers_has_their_inputs():
+    """2,048 tokens of three layers of 1,024, in 32 bits."""
+    shape = shape_of(DENSE, 1024)
+    eagle, mtp = (
+        llama_cpp.compute_bytes(shape, run_of(method=method, k=3))[1] for method in ("eagle3", "mtp")
+    )
+    assert (eagle - mtp) / MIB == 24.0

@@ -3,8 +3,10 @@
 import pytest
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.perf.prediction import MemoryUse
 from sparkfleet.planner.place.stacks import ENGINES
 from sparkfleet.planner.place.weight_containers import engines_for
+from sparkfleet.planner.search.planner import plan_fleet
 
 GPT_OSS = "ggml-org/gpt-oss-120b-GGUF:MXFP4"
 MTP = "unsloth/Qwen3.6-35B-A3B-MTP-GGUF:UD-Q4_K_M"
@@ -92,11 +94,19 @@ def test_the_head_in_the_file_drafts(sparks, plan, ask):
     assert pinned.candidate.speculation.tokens == 4
 
 
-@pytest.mark.parametrize("method", ["ngram", "eagle3", "dflash", "draft"])
-def test_other_methods_are_not_started_yet(sparks, plan, ask, method):
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("ngram", "nobody has published it for this model with this engine"),
+        ("eagle3", "no draft for this model is published"),
+        ("dflash", "williamliao/Qwen3.6-35B-A3B-DFlash-GGUF:Q8_0 is published, and nobody has measured it"),
+        ("nextn", "llama.cpp has no such method; it has MTP"),
+    ],
+)
+def test_methods_that_are_not_tried_have_a_reason(sparks, plan, ask, method, words):
     (one,) = plan(sparks(1), ask(MTP)).deployments
     (line,) = (line for line in one.rejected if method in line.methods)
-    assert line.reason == "sparkfleet does not start it with llama.cpp yet"
+    assert words in line.reason
 
 
 def test_a_file_without_the_head_drafts_nothing(sparks, plan, ask):
@@ -135,3 +145,49 @@ def test_a_flag_that_the_release_does_not_have_is_noted(sparks, plan, ask):
 def test_what_does_not_fit_names_no_bits_that_no_file_has(sparks, plan, ask):
     one = refusal(plan, sparks(1), ask("unsloth/MiniMax-M2.7-GGUF:Q8_0"))
     assert not any("FP8" in near or "NVFP4" in near for near in one.nearest)
+
+
+DFLASH2 = "incoai/Qwen3.8-27B-DFlash2-GGUF:Q4_K_M"
+DENSE = "unsloth/Qwen3.8-27B-GGUF:UD-Q4_K_XL"
+
+
+def test_a_published_draft_is_a_second_file_with_its_size(sparks, plan, ask):
+    rung = choice(plan, sparks(1), ask(DENSE, context=32768, speculation="dflash2"))
+    found = rung.candidate
+    assert (found.speculation.draft, found.speculation.tokens) == (DFLASH2, 7)
+    assert found.gguf_draft.model == "Qwen3.8-27B-DFlash2-Q4_K_M.gguf"
+    parts = {part.name: part.bytes for part in rung.prediction.memory_parts}
+    assert parts[MemoryUse.DRAFTER] == pytest.approx(1.143e9)
+    assert parts[MemoryUse.DRAFT_KV] == 5 * 2048 * 32768 * found.concurrency * 2
+
+
+@pytest.mark.parametrize(
+    ("draft", "file"),
+    [
+        ("z-lab/Qwen3.8-27B-DFlash2-GGUF", "Qwen3.8-27B-DFlash2-Q4_K_M.gguf"),
+        ("z-lab/Qwen3.8-27B-DFlash2-GGUF:Q8_0", "Qwen3.8-27B-DFlash2-Q8_0.gguf"),
+        ("me/Mine-GGUF:BF16", "Mine-BF16.gguf"),
+        ("/models/mine/d-Q8_0.gguf", "d-Q8_0.gguf"),
+    ],
+)
+def test_a_drafts_file_is_the_published_one_or_named_as_usual(sparks, plan, ask, draft, file):
+    wanted = {"method": "dflash2", "tokens": 7, "draft": draft}
+    found = choice(plan, sparks(1), ask(DENSE, context=32768, speculation=wanted)).candidate
+    assert (found.gguf_draft.model, found.speculation.draft) == (file, draft)
+
+
+def test_lookups_are_an_explicit_choice(sparks, plan, ask):
+    assert choice(plan, sparks(1), ask(GPT_OSS, content="code")).candidate.speculation.method == "none"
+    found = choice(plan, sparks(1), ask(GPT_OSS, speculation="ngram")).candidate
+    assert (found.speculation.method, found.gguf_draft) == ("ngram", None)
+
+
+def test_a_model_whose_layers_are_not_given_out_is_refused_with_what_needs_none(sparks, plan, ask):
+    known = known_checkpoint("ggml-org/GLM-4.7-Flash-GGUF:Q8_0").model_copy(
+        update={"id": "/models/glm", "weights_known": True}
+    )
+    wanted = {"method": "eagle3", "tokens": 3, "draft": "/models/head"}
+    found = plan_fleet([ask("/models/glm", speculation=wanted)], sparks(1), {"/models/glm": known})
+    words = " ".join(one.reason for one in found.refused[0].rejected)
+    assert f"does not give out for {known.model_type}" in words
+    assert "`speculation: draft` reads none" in words
