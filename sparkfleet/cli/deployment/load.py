@@ -17,7 +17,7 @@ def load(name: NameArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> 
 
 
 def unload(name: NameArgument, inventory: InventoryOption = DEFAULT_INVENTORY) -> int:
-    """End a deployment that is on demand; its requests in flight are finished first. Its next request starts it again."""
+    """End a deployment that is on demand once its requests in flight have ended. Its next request starts it again."""
     return run(_unload(name, open_session(inventory)))
 
 

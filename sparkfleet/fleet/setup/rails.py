@@ -127,6 +127,7 @@ async def measure_rails(
 
     Raises:
         SparkfleetError: the inventory has no links.
+        UnreachableError: the head cannot be reached, which may be why a link was not measured.
     """
     inventory = session.inventory
     if not inventory.links:
@@ -134,6 +135,8 @@ async def measure_rails(
             "The inventory has no links.", do="`sparkfleet init` finds the cables and writes them."
         )
     measured, unmeasured = await measure_links(inventory, session.channels, seconds=seconds)
+    if unmeasured:
+        await session.require_head()
     kept = save_measurements(FleetPaths.default(inventory.fleet).links, measured) if measured else None
     return measured, unmeasured, kept
 
