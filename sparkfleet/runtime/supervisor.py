@@ -164,7 +164,7 @@ class Supervisor:
     async def _live(self, children: Children) -> None:
         code, killed = await self._begin_kv(), Killed()
         steps = [("preparing", self._order.prepare), ("running", self._order.argv)]
-        looking = asyncio.gather(self._look_at_memory(children), self._prune_kv())
+        looking = asyncio.ensure_future(self._look(children))
         for phase, argv in steps:
             if argv and code == 0 and not self._stopped.is_set():
                 code, killed = await self._step(children, phase, argv)
@@ -185,6 +185,9 @@ class Supervisor:
             self._shared.look(one.pid for one in children.find())
             self._ooms = (self._ooms[1], _oom_kills())
             pause_s = min(2 * pause_s, LOOK_S)
+
+    async def _look(self, children: Children) -> None:
+        await asyncio.gather(self._look_at_memory(children), self._prune_kv())
 
     async def _begin_kv(self) -> int:
         """Makes the directory of KV on the disk; an exit code other than 0 if that cannot be made."""

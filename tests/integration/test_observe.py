@@ -155,7 +155,7 @@ def test_every_panel_and_every_rule_has_data(fleet, watched):
         return not without_data(watched.query, absent)
 
     try:
-        fleet.until(complete, timeout=60, every=1)
+        fleet.until(complete, timeout=120, every=1)
     finally:
         assert without_data(watched.query, absent) == []
 

@@ -23,6 +23,18 @@ async def test_the_log_is_private_and_rotated(runtime, running, herald, make_spe
     assert stat.S_IMODE(logs[0].parent.stat().st_mode) == 0o700
 
 
+async def test_the_supervisor_writes_its_own_lines_and_no_trace(running, herald, make_spec, ended):
+    """The tasks that it ends with a rank left a traceback in the log, which a person took for the engine's."""
+    spec = make_spec(herald.script("tell('up')\nsignal.pause()"))
+    rank = await running(spec)
+    await herald.hear()
+    supervisor = supervisor_of((await rank.status()).pid)
+    await rank.stop()
+    await ended(supervisor)
+    lines = Path(spec.log_path).read_text().splitlines()
+    assert [line for line in lines if not line.startswith("[sparkfleet] ")] == []
+
+
 async def test_an_engine_cannot_write_the_supervisors_lines(running, herald, make_spec):
     """Its output before such a line would count as that of an earlier start, and a person would read a false reason."""
     fake = "[sparkfleet] 2026-11-20 18:00:00 running: something else"
