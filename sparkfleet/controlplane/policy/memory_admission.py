@@ -82,33 +82,30 @@ def crowded(state: FleetState, now: Now) -> dict[GroupKey, str]:
 
 
 def wait_for_memory(state: FleetState, now: Now) -> list[Action]:
-    """Records the wait of each generation, once: for nodes that do not report their memory, or on which nothing can start,
-    or for another's end."""
-    grants = granted(state, now)
-    waits = [
-        WaitForMemory(
-            deployment=roll.desired.name,
-            generation=roll.desired.generation,
-            reason=f"{unusable[0]}: {state.unusable[unusable[0]]} The old generation keeps running.",
-        )
-        for roll in rolling_updates(state)
-        if (unusable := _unusable(state, roll, grants))
-    ]
-    waits += [
-        WaitForMemory(
-            deployment=roll.desired.name,
-            generation=roll.desired.generation,
-            reason=f"free memory of {', '.join(silent)} is not known; the old generation keeps running",
-        )
-        for roll in rolling_updates(state)
-        if (silent := _silent(state, roll, grants)) and not _unusable(state, roll, grants)
-    ]
-    waits += [
-        WaitForMemory(deployment=name, generation=state.to_run[name].generation, reason=reason)
-        for name, reason in {group[0]: reason for group, reason in crowded(state, now).items()}.items()
-    ]
+    """Records the wait of each generation, once."""
     recorded = state.pending.recorded
-    return [wait for wait in waits if recorded.get(f"{wait.deployment}/g{wait.generation}") != wait.reason]
+    found = [(state.to_run[name], reason) for name, reason in memory_waits(state, now).items()]
+    return [
+        WaitForMemory(deployment=one.name, generation=one.generation, reason=reason)
+        for one, reason in found
+        if recorded.get(f"{one.name}/g{one.generation}") != reason
+    ]
+
+
+def memory_waits(state: FleetState, now: Now) -> dict[str, str]:
+    """Deployments that wait for nodes that do not report their memory, or on which nothing can start, or for another's end.
+
+    Each with one reason in words: of two, each would be recorded again in every round.
+    """
+    grants, found = granted(state, now), dict[str, str]()
+    for roll in rolling_updates(state):
+        if unusable := _unusable(state, roll, grants):
+            why = f"{unusable[0]}: {state.unusable[unusable[0]]} The old generation keeps running."
+            found[roll.desired.name] = why
+        elif silent := _silent(state, roll, grants):
+            why = f"free memory of {', '.join(silent)} is not known; the old generation keeps running"
+            found[roll.desired.name] = why
+    return {group[0]: reason for group, reason in crowded(state, now).items()} | found
 
 
 class FreeMemory:
@@ -186,11 +183,15 @@ def _needs_of(state: FleetState, group: GroupKey) -> dict[str, int]:
 def _will_take(state: FleetState, app: App) -> bool:
     """True if a group starts, and may not have taken its memory yet: also before its first report.
 
-    One that was ready and has been silent since starts again: its node was restarted.
+    One that was ready and has been silent since starts again: its node was restarted. One that waits for a node starts as
+    soon as that is back, or drained no longer: before this is noted.
     """
-    report = state.report(app.group)
-    is_held = state.is_ready(app.group) or (report is not None and report.phase is GroupPhase.BARRED)
-    return app.status == "starting" and not is_held and app.group not in state.pending.waiting
+    if app.status != "starting" or state.is_ready(app.group):
+        return False
+    report, nodes = state.report(app.group), _needs_of(state, app.group).keys()
+    if report is not None and report.phase is GroupPhase.BARRED:
+        return state.drained.isdisjoint(nodes)
+    return app.group not in state.pending.waiting or nodes <= state.available.keys()
 
 
 def _is_held_by_gone(roll: RollingUpdate, nodes: Iterable[str], now: Now) -> bool:

@@ -34,7 +34,7 @@ def claims(state: FleetState, blocked: frozenset[str]) -> list[Claim]:
         blocked: nodes without which one on demand starts at a lower rung, if it has one.
     """
     return always_claims(state) + [
-        Claim(one, *_at_start(state, one, blocked), since) for since, one in waiting(state)
+        Claim(one, *needs_at_start(state, one, one.groups, blocked), since) for since, one in waiting(state)
     ]
 
 
@@ -112,17 +112,16 @@ def lack(claim: Claim, free: FreeMemory) -> str:
     )
 
 
-def _always(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> Claim:
-    needs = needed(state, desired, groups)
-    return Claim(desired, needs, needs, None)
-
-
-def _at_start(
-    state: FleetState, desired: Desired, blocked: frozenset[str]
+def needs_at_start(
+    state: FleetState, desired: Desired, groups: Iterable[GroupKey], blocked: frozenset[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes on each node at the rungs at which a deployment starts: the high end of the band, and its middle."""
+    """Bytes on each node at the rungs at which groups of a deployment start: the high end of the band, and its middle.
+
+    Args:
+        blocked: nodes without which one starts at a lower rung, if it has one.
+    """
     needs, planned = dict[str, int](), dict[str, int]()
-    for group in desired.groups:
+    for group in groups:
         plan, at = desired.plan_of(group), state.standing(group).rung
         without = rung_without(plan, blocked, at)
         rung = plan.rung_at(at if without is None else without)
@@ -130,3 +129,8 @@ def _at_start(
         needs = added(needs, dict.fromkeys(nodes, int(memory.high)))
         planned = added(planned, dict.fromkeys(nodes, int(memory.mid)))
     return needs, planned
+
+
+def _always(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> Claim:
+    needs = needed(state, desired, groups)
+    return Claim(desired, needs, needs, None)

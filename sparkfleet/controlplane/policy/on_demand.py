@@ -26,7 +26,7 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.claim_room import OTHERS_START, ClaimRoom
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.loaded_memory import given_back, held_memory, loaded, middle_needs
-from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, needed
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, memory_waits
 from sparkfleet.controlplane.policy.memory_claims import (
     Claim,
     always_claims,
@@ -34,6 +34,7 @@ from sparkfleet.controlplane.policy.memory_claims import (
     lack,
     missing_always,
     missing_on_demand,
+    needs_at_start,
     obstacle,
     waiting,
 )
@@ -76,7 +77,7 @@ def unload_unused(state: FleetState, now: Now) -> list[Action]:
     without_memory = [
         _unload(one, "no_memory", "its memory was not free")
         for one in loaded(state)
-        if _is_refused(state, one) or _is_crowded_out(state, one)
+        if _is_refused(state, one) or _is_crowded_out(state, now, one)
     ]
     unused = [
         _unload(desired, "unused", f"no request for {duration_words(desired.spec.idle)}")
@@ -106,7 +107,7 @@ def load_requested(state: FleetState, now: Now) -> list[Action]:
     """Loads deployments for which requests wait, in the order of these, and unloads others to make room."""
     free, actions = FreeMemory(state), list[Action]()
     about_to = about_to_start(state)
-    for claim in claims(state, state.nodes.gone(now) | state.drained):
+    for claim in claims(state, _blocked(state, now)):
         while claim.since is not None and about_to:  # what is not on demand has the memory before them
             free.take(about_to.pop())
         found, keeps = _actions(state, now, claim, free)
@@ -114,43 +115,58 @@ def load_requested(state: FleetState, now: Now) -> list[Action]:
         if keeps:
             free.take(claim.needs)
         actions += found
-    return [*actions, *_added_groups_wait(state)]
+    return [*actions, *_missing_groups_wait(state, now)]
 
 
-def held_for_memory(state: FleetState) -> frozenset[GroupKey]:
+def held_for_memory(state: FleetState, now: Now) -> frozenset[GroupKey]:
     """Groups that do not start now: of deployments that are not on demand, until what is being ended for them has ended; of
-    those that are loaded and were edited, until their memory is free."""
+    those that are loaded and were edited, until their memory is known and free."""
     free = FreeMemory(state)
-    held = {group for _, groups, _ in _without_memory(state, free) for group in groups}
+    held = {group for _, groups, _ in _without_memory(state, now, free) for group in groups}
     for claim in always_claims(state):
         if not free.holds(claim.needs, unknown=True) and given_back(state, claim.needs):
             held.update(claim.desired.groups)
     return frozenset(held)
 
 
+def _blocked(state: FleetState, now: Now) -> frozenset[str]:
+    """Nodes without which a group starts at a lower rung, if it has one."""
+    return state.nodes.gone(now) | state.drained
+
+
 def _without_memory(
-    state: FleetState, free: FreeMemory
-) -> list[tuple[Desired, list[GroupKey], dict[str, int]]]:
-    """Loaded deployments whose missing groups do not fit, with these groups and the bytes that are missing on each node.
+    state: FleetState, now: Now, free: FreeMemory
+) -> list[tuple[Desired, list[GroupKey], str]]:
+    """Loaded deployments whose missing groups do not fit, or not as far as is known, with these groups and the reason.
 
     What the missing groups of all may need is taken from `free`.
     """
     found = []
     for one, groups in missing_on_demand(state):
-        if lacking := free.lacking(middle_needs(state, one, groups)):
-            found.append((one, groups, lacking))
-        free.take(needed(state, one, groups))
+        needs, planned = needs_at_start(state, one, groups, _blocked(state, now))
+        if lack := _lack(state, free, planned):
+            found.append((one, groups, f"{' and '.join(map(short_name, groups))}: {lack}"))
+        free.take(needs)
     return found
 
 
-def _added_groups_wait(state: FleetState) -> Iterator[WaitForMemory]:
-    """The wait of groups that an edit adds to those that run, if it is not recorded yet."""
-    there = {app.deployment for app in state.apps}
-    for one, groups, lacking in _without_memory(state, FreeMemory(state)):
+def _lack(state: FleetState, free: FreeMemory, needs: Mapping[str, int]) -> str:
+    """The memory that is missing or not known, in words; "" if there is enough.
+
+    That of a node which is away does not count: a group there is placed, and takes a rung without that node.
+    """
+    if lacking := free.lacking(needs):
         node = max(lacking, key=lambda name: lacking[name])
-        need = gib(middle_needs(state, one, groups)[node])
-        reason = f"{' and '.join(map(short_name, groups))}: {need} on {node} are needed, which is more than is free"
-        if one.name in there and state.pending.recorded.get(f"{one.name}/g{one.generation}") != reason:
+        return f"{gib(needs[node])} on {node} are needed, which is more than is free"
+    silent = sorted(needs.keys() - state.available.keys() - state.nodes.away_since.keys())
+    return f"the free memory of {', '.join(silent)} is not known" if silent else ""
+
+
+def _missing_groups_wait(state: FleetState, now: Now) -> Iterator[WaitForMemory]:
+    """The wait of missing groups of loaded deployments, if it is not recorded yet and they wait for nothing else."""
+    others = memory_waits(state, now)
+    for one, _, reason in _without_memory(state, now, FreeMemory(state)):
+        if one.name not in others and state.pending.recorded.get(f"{one.name}/g{one.generation}") != reason:
             yield WaitForMemory(deployment=one.name, generation=one.generation, reason=reason)
 
 
@@ -228,11 +244,12 @@ def _waits(state: FleetState, claim: Claim, reason: str) -> Iterator[WaitForMemo
         yield WaitForMemory(deployment=one.name, generation=one.generation, reason=reason)
 
 
-def _is_crowded_out(state: FleetState, desired: Desired) -> bool:
-    """True if nothing of a loaded deployment serves, and another one on demand has the memory that it was refused.
+def _is_crowded_out(state: FleetState, now: Now, desired: Desired) -> bool:
+    """True if nothing of a loaded deployment serves, and another one on demand has the memory that it was refused, or it has
+    no group, and the memory of its groups is not free.
 
-    That one was loaded while an engine of this one had just failed, or before an edit moved it. It waits for its turn, and
-    keeps its rung.
+    Others were loaded or started while an engine of this one had just failed, or before an edit moved it; or a node has come
+    back that its groups need at their rung. It waits for its turn, and keeps its rung.
     """
     apps = [app for app in state.apps if app.deployment == desired.name]
     if any(app.status in ("running", "retiring") for app in apps):
@@ -245,13 +262,14 @@ def _is_crowded_out(state: FleetState, desired: Desired) -> bool:
         and not one.diagnosis.began
         for one in reports
     )
-    if not is_refused and (apps or desired.name not in state.pending.loaded):
+    if is_refused:
+        nodes = middle_needs(state, desired, desired.groups).keys()
+        others = [one for one in loaded(state) if one.name != desired.name]
+        return any(not nodes.isdisjoint(held_memory(state, one)) for one in others)
+    if apps or desired.name not in state.pending.loaded:
         return False
-    needs = middle_needs(state, desired, desired.groups)
-    others = [one for one in loaded(state) if one.name != desired.name]
-    if not any(not needs.keys().isdisjoint(held_memory(state, one)) for one in others):
-        return False
-    return is_refused or bool(FreeMemory(state).lacking(needs))
+    _, planned = needs_at_start(state, desired, desired.groups, _blocked(state, now))
+    return bool(FreeMemory(state).lacking(planned))
 
 
 def _is_refused(state: FleetState, desired: Desired) -> bool:

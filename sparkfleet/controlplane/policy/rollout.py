@@ -73,7 +73,7 @@ def make_room(state: FleetState, now: Now) -> list[Action]:
 
 def start_missing(state: FleetState, now: Now) -> list[Action]:
     """Starts missing groups, unless an older one has to end first."""
-    grants, held = granted(state, now), crowded(state, now).keys() | held_for_memory(state)
+    grants, held = granted(state, now), crowded(state, now).keys() | held_for_memory(state, now)
     return [
         action
         for desired in state.to_run.values()

@@ -27,7 +27,7 @@ class ModelUse:
     """Requests of all clients for a model, as they are."""
 
     used_at: float = float("-inf")
-    """Moment at which the last one ended, or the present if one is in flight, simulated seconds."""
+    """Moment at which the last one ended that was not refused, or the present if one is in flight, simulated seconds."""
     waiting_since: float | None = None
     """Since when requests wait for its start, those that are tried again included; None: none waits."""
     waited_at: float = float("-inf")
@@ -158,7 +158,9 @@ class SimulatedClients:
                 then(end)
 
         use, now = self.use[model], self._time.seconds
+        request = SimulatedRequest(model, lasts_s, leaves_at=now + patience_s, then=ended)
+        if not self.gateways[-1].take(request):
+            return
         if now - use.used_at >= LONG_GAP_S:
             use.gap_ended_at = now
         use.used_at = now
-        self.gateways[-1].take(SimulatedRequest(model, lasts_s, leaves_at=now + patience_s, then=ended))

@@ -59,13 +59,13 @@ class SimulatedGateway:
         self._is_there = is_there
         self._counter = OnDemandCounter(lambda: time.seconds)
 
-    def take(self, request: SimulatedRequest) -> None:
-        """Takes a client's request."""
+    def take(self, request: SimulatedRequest) -> bool:
+        """Takes a client's request; False if it is refused, and does not count."""
         request.came_at = self._time.seconds
         model = self.table.models.get(request.model)
         if model is None or not (model.awaits_start or model.apps):
             request.then("refused")
-            return
+            return False
         request.entry = model
         self._counter.begin(model)
         if model.awaits_start:
@@ -74,6 +74,7 @@ class SimulatedGateway:
             self.waiting.append(request)
         else:
             self._serve(request, model)
+        return True
 
     def follow(self, table: RoutingTable) -> None:
         """Routes by this table from now on."""

@@ -221,6 +221,7 @@ class Simulation:
             world.channel.ready_at.pop(engine.group, None)
         world.fleet.ended.clear()
         world.serve.cut.clear()
+        world.serve.retired.clear()
         world.refused.clear()
         world.serve.calls = [
             one for one in world.serve.calls if world.time.seconds - one[0] < invariants.STORM_S
@@ -261,13 +262,16 @@ class Simulation:
                 yield f"{now:.1f} s: {name_of(group)} has run at another rung than the stored one for {now - since:.0f} s"
 
     def _ended_out_of_turn(self, wanted: dict[str, Desired]) -> Iterator[str]:
-        """Older groups that ended too early; not while calls are slow, in which people change what is wanted."""
+        """Older groups that were retired too early; not while calls are slow, in which people change what is wanted."""
         world = self._world
-        # Those on demand finish their requests first: they end in a later step than that in which it was decided.
-        ended = [one for one in world.fleet.ended if one[1].group[0] not in DEMANDED]
-        if ended and not world.calls.slow_s:
-            standings = world.store.groups.standings()
-            yield from invariants.ended_out_of_turn(ended, wanted, standings, world.serve)
+        retired = world.serve.retired
+        if not retired or world.calls.slow_s:
+            return
+        controller = world.controller
+        unloaded = DEMANDED if controller is None else controller.fleet.pending.unloaded
+        rolled = {name: one for name, one in world.loaded(wanted).items() if name not in unloaded}
+        standings = world.store.groups.standings()
+        yield from invariants.ended_out_of_turn(retired, rolled, standings, world.serve)
 
     def _ended_without_reason(self, wanted: dict[str, Desired]) -> Iterator[str]:
         world = self._world

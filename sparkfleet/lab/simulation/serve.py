@@ -72,6 +72,8 @@ class SimulatedApp:
     """Begin of its wait for a drained node, if its phase is that."""
     stored: bool = False
     """A controller answered when its start began, and its nodes had reported: it is known if it takes one down."""
+    retired_at: float = 0.0
+    """Moment at which it was retired, if its status is that, simulated seconds."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""
 
@@ -134,6 +136,8 @@ class SimulatedServe:
         """True if the gateways' table names a group as ready."""
         self.cut: list[tuple[float, GroupKey]] = []
         """Groups that were retired since the last check while the table named them as ready."""
+        self.retired: list[tuple[float, SimulatedEngine]] = []
+        """Engines of groups that were retired since the last check, and when: they end when their requests have ended."""
         self._actors = 0
         """Actors of groups that were started."""
         self._looked_unix = 0.0
@@ -176,8 +180,11 @@ class SimulatedServe:
             return
         if self.published(key):
             self.cut.append((self._time.seconds, key))
-        app.status = "retiring"
+        app.status, app.retired_at = "retiring", self._time.seconds
         app.construction += 1
+        engine = self._fleet.engines.get(key)
+        if engine is not None and not (engine.ready and engine.ready_at > asked_at):
+            self.retired.append((self._time.seconds, engine))
         drains_s = await self.drains_s(key) if self.drains_s is not None else 0.0
         if drains_s:
             self._time.after(drains_s, lambda: self._end_drained(key, app))

@@ -94,6 +94,7 @@ class World:
         self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
         self.race_chance = random.Random(f"races {seed}")  # noqa: S311
         self.demand_chance = random.Random(f"demand {seed}")  # noqa: S311
+        self.answer_chance = random.Random(f"answers {seed}")  # noqa: S311
         self.report = RunReport(seed=seed, hours=0.0, rounds=0)
         self.time = Timeline()
         self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
@@ -232,7 +233,11 @@ class World:
         """Deployments on demand may be applied from now on, and clients send requests for them."""
         self.share_gib = SMALL_SHARE_GIB
         self.gateways = GatewayExchange(
-            self.fleet, self.processes, self.demand_chance, lambda: self.channel.loses
+            self.fleet,
+            self.processes,
+            self.demand_chance,
+            answers=self.answer_chance,
+            loses=lambda: self.channel.loses,
         )
         self.serve.drains_s = self.gateways.drains_s
 

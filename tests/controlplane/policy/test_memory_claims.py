@@ -271,6 +271,68 @@ def test_an_edit_onto_a_node_that_another_one_fills_is_not_started_there():
     assert not [one for one in actions if isinstance(one, StartGroup)]
 
 
+def test_one_that_was_loaded_without_a_gone_node_starts_at_the_rung_by_which_it_was_loaded():
+    """By the memory of its first rung it would wait for ever: nothing moves a group that has no application."""
+    first, second = (
+        wanted("a", gib, nodes=nodes) for gib, nodes in ((90, ("this", "that")), (20, ("this",)))
+    )
+    ladder = (first.plan.groups[0].choice, second.plan.groups[0].choice)
+    groups = (first.plan.groups[0].model_copy(update={"ladder": ladder}),)
+    a = first.model_copy(update={"plan": first.plan.model_copy(update={"groups": groups})})
+    away = replace(seen(990.0, this="first", that=None), away_since={"that": 700.0})
+    state = fleet(a, free=50, nodes=away, demand={"a": waits()})
+    actions = decide(state, NOW)
+    assert [one.deployment for one in actions if isinstance(one, LoadDeployment)] == ["a"]
+    assert [one.group for one in actions if isinstance(one, StartGroup)] == [("a", 1, 0)]
+
+
+@pytest.mark.parametrize(("free", "found"), [(50, []), (10, ["a"])])
+def test_one_that_is_loaded_and_has_no_group_and_no_memory_waits_for_its_turn(free, found):
+    """It kept others from their turn for ever, which waited for its start."""
+    state = fleet(wanted("a", 20), free=free, demand={"a": waits()})
+    assert unloads(replace(state, pending=Pending(loaded=frozenset({"a"})))) == found
+
+
+def edit_that_adds_a_group(*others, on=("this",), **fields):
+    """A deployment of which one group runs, and an edit has added another one on these nodes."""
+    a = wanted("a", 20, nodes=on, generation=2)
+    two = a.plan.model_copy(update={"groups": a.plan.groups * 2})
+    a = a.model_copy(update={"plan": two, "members": ((1, 0), (2, 1))})
+    given = {"demand": {"a": BETWEEN_REQUESTS}, "running": ["a"], **fields}
+    return fleet(a, *others, **given)
+
+
+@pytest.mark.parametrize(
+    ("free", "starts", "waits_for"),
+    [
+        ({"this": 30}, [("a", 2, 1)], []),
+        ({"this": 10}, [], ["g2/1: 20 GiB on this are needed, which is more than is free"]),
+        ({}, [], ["g2/1: the free memory of this is not known"]),
+    ],
+)
+def test_a_group_that_an_edit_adds_starts_once_its_memory_is_known_and_free(free, starts, waits_for):
+    actions = decide(edit_that_adds_a_group(free=free), NOW)
+    assert [one.group for one in actions if isinstance(one, StartGroup)] == starts
+    assert [one.reason for one in actions if isinstance(one, WaitForMemory)] == waits_for
+
+
+def test_a_group_that_an_edit_adds_is_placed_on_a_node_that_is_away():
+    """It takes a rung without that node if it does not come back, which one that is not placed would not."""
+    away = seen(990.0, this="first", that=None)
+    state = edit_that_adds_a_group(free=100, on=("this", "that"), nodes=away)
+    assert [one.group for one in decide(state, NOW) if isinstance(one, StartGroup)] == [("a", 2, 1)]
+
+
+def test_of_two_reasons_for_a_wait_one_is_recorded():
+    """Of each generation the last one is kept, so both would be recorded again in every round."""
+    old, new = wanted("b", 20), wanted("b", 20, generation=2, on_demand=False)
+    state = edit_that_adds_a_group(
+        new, free=10, apps=[application(("b", 1, 0), "running"), application(("b", 2, 0), "starting")]
+    )
+    state = replace(state, older={("b", 1, 0): old.plan.groups[0].choice.candidate})
+    assert words(state) == ["it fits once the older groups of b have ended"]
+
+
 def test_one_that_runs_always_and_was_refused_its_memory_has_it_back():
     always, a = wanted("always", 60, on_demand=False), wanted("a", 60)
     state = fleet(always, a, free=30, running=["a"], demand={"a": BETWEEN_REQUESTS})
@@ -333,6 +395,25 @@ def test_one_that_was_ready_before_its_node_was_restarted_takes_its_memory_again
     fresh = frozenset({ready.name}) if is_fresh else frozenset()
     state = replace(state, reports=(ready,), fresh=fresh, pending=Pending(loaded=frozenset({"a"})))
     assert loads(state) == found
+
+
+@pytest.mark.parametrize(("free", "found"), [({"this": 100}, ["b"]), ({"this": 100, "that": 100}, [])])
+def test_one_that_waited_for_a_node_takes_its_memory_when_that_is_back(free, found):
+    """It starts in the moment in which its node joins, and others were loaded in its memory."""
+    a, b, group = wanted("a", 60, nodes=("this", "that")), wanted("b", 60), ("a", 1, 0)
+    state = fleet(a, b, free=free, apps=[application(group, "starting")], demand={"b": waits()})
+    waiting = Pending(loaded=frozenset({"a"}), waiting={group: "that is gone"})
+    assert loads(replace(state, pending=waiting)) == found
+
+
+@pytest.mark.parametrize(("drained", "found"), [({"that"}, ["b"]), ((), [])])
+def test_one_that_waited_for_a_drained_node_takes_its_memory_after_that(drained, found):
+    a, b, group = wanted("a", 60, nodes=("this", "that")), wanted("b", 60), ("a", 1, 0)
+    free = {"this": 100, "that": 100}
+    state = fleet(a, b, free=free, apps=[application(group, "starting")], demand={"b": waits()})
+    barred, waiting = report("a", GroupPhase.BARRED), Pending(loaded=frozenset({"a"}), waiting={group: ""})
+    state = replace(state, reports=(barred,), fresh=frozenset({barred.name}), pending=waiting)
+    assert loads(replace(state, drained=frozenset(drained))) == found
 
 
 def test_what_is_known_of_one_is_dropped_when_it_is_no_longer_on_demand():

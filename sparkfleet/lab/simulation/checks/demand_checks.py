@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation.checks import demand_invariants, ends_for_others
 from sparkfleet.lab.simulation.checks.demand_invariants import DemandRecord
-from sparkfleet.lab.simulation.clients import SimulatedClients
+from sparkfleet.lab.simulation.clients import LONGEST_REQUEST_S, SimulatedClients
 from sparkfleet.lab.simulation.world import World
 
 ONE_OUTAGE_S = 30.0
@@ -55,7 +56,7 @@ class DemandChecks:
             yield from demand_invariants.keeps_starts(
                 record,
                 demanded,
-                world.store.groups.starts(),
+                self._answered_starts(),
                 lambda name: name in controller.fleet.pending.loaded or world.is_loaded(demanded[name]),
                 working_since=working_since,
                 now=now,
@@ -71,11 +72,29 @@ class DemandChecks:
         fell = [why for _, engine, why in world.fleet.ended if why != "retired"]
         if fell or world.has_acted or not all(node.joined for node in world.fleet.nodes.values()):
             record.disturbed_at = now
+        if any(self._answers_for_long(group) for group in world.fleet.engines):
+            record.answered_at = now
         if working_since == now or world.controller is None:
             begin, end = record.outage
             record.outage = (begin if now - end < ONE_OUTAGE_S else end, now)
         served = {key[0] for key, engine in world.fleet.engines.items() if engine.ready}
         record.ready_since = {name: record.ready_since.get(name, now) for name in served}
+
+    def _answered_starts(self) -> dict[GroupKey, Mapping[str, str]]:
+        """Unfinished starts of the store without those of which a node reports nothing: it may have gone down by them."""
+        nodes = self._world.fleet.nodes
+        starts = self._world.store.groups.starts()
+        return {
+            group: begun
+            for group, begun in starts.items()
+            if not any(nodes[one].slow_report for one in begun)
+        }
+
+    def _answers_for_long(self, group: GroupKey) -> bool:
+        app = self._world.serve.apps.get(group)
+        if app is None or app.status != "retiring":
+            return False
+        return self._world.time.seconds - app.retired_at > LONGEST_REQUEST_S
 
     def _ends(self, wanted: Mapping[str, Desired], clients: SimulatedClients) -> Iterator[str]:
         """Violations by the ends that were decided in this step."""

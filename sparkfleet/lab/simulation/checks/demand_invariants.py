@@ -43,6 +43,8 @@ class DemandRecord:
     """Begin and end of the last time without a controller that works, simulated seconds."""
     started_since: dict[GroupKey, float] = field(default_factory=dict)
     """Since when the store has had an unfinished start of each group that is unloaded."""
+    answered_at: float = 0.0
+    """Moment at which a retired group had its memory last for an answer longer than those of `SimulatedClients`."""
     disturbed_at: float = 0.0
     """Moment of the last event that takes time of its own: a failed engine, a change by a user, a node that goes away."""
 
@@ -72,7 +74,7 @@ def waits_too_long(
             record.possible_since.pop(name, None)
             continue
         possible = record.possible_since.setdefault(name, now)
-        waited_s = now - max(since, possible, working_since, record.disturbed_at)
+        waited_s = now - max(since, possible, working_since, record.disturbed_at, record.answered_at)
         if waited_s > limit_s:
             yield f"{now:.1f} s: a request for {name}, which could be started, has waited for {waited_s:.0f} s"
 
@@ -137,7 +139,7 @@ def keeps_starts(
 
     Args:
         demanded: deployments on demand.
-        starts: all unfinished ones of the store.
+        starts: unfinished ones of the store whose nodes report.
         loaded: true if a deployment is to run, or has an application.
         working_since: since when the controller works without a break.
         now: simulated seconds.

@@ -71,7 +71,7 @@ def ended_for_nothing(
             if end.claimant.spec.on_demand and world.time.seconds - away_since > SEEN_S:
                 yield f"{look.at:.1f} s: {end}, which needs {away}: away or drained"
             continue
-        if not _fits(rungs, look, lambda key: key[0] not in wanted or wanted[key[0]].spec.on_demand, "mid"):
+        if not _fits(rungs, look, lambda key: _may_go(key, wanted, look), "mid"):
             yield f"{look.at:.1f} s: {end}, which does not fit without all others either"
         with_it = {one.name for one in ends if one.claimant is end.claimant and one is not end}
         ending = look.ending | {key for key in look.engines if key[0] in with_it}
@@ -107,6 +107,11 @@ def _first_rung(plan: GroupPlan, at: int, blocked: Collection[str]) -> Rung:
     """The rung at which a group starts: without nodes that let nothing start, if it has one."""
     without = rung_without(plan, blocked, at)
     return plan.rung_at(at if without is None else without)
+
+
+def _may_go(group: GroupKey, wanted: Mapping[str, Desired], look: MemoryLook) -> bool:
+    """True if a group gives its memory back, or does so if another one needs it."""
+    return group in look.ending or group[0] not in wanted or wanted[group[0]].spec.on_demand
 
 
 def _all_others_run(claimant: Desired, wanted: Mapping[str, Desired], look: MemoryLook) -> bool:

@@ -84,25 +84,25 @@ def ended_without_reason(
 
 
 def ended_out_of_turn(
-    ended: list[tuple[float, SimulatedEngine, str]],
+    retired: list[tuple[float, SimulatedEngine]],
     wanted: Mapping[str, Desired],
     standings: Mapping[GroupKey, Standing],
     serve: SimulatedServe,
 ) -> Iterator[str]:
-    """Older groups that served and were ended for a desired one that does not need their nodes, or while one was starting.
+    """Older groups that served and were retired for a desired one that does not need their nodes, or while one was starting.
 
     Args:
-        ended: engines that have ended in one round: when, which, what ended them.
+        retired: engines of groups that were retired in one round, and when. They end when their requests have ended.
         wanted: deployments that are to run.
         standings: place of each group on its ladder.
         serve: the applications after the round.
     """
     rolled: dict[str, list[SimulatedEngine]] = {}
-    for _, engine, why in ended:
+    for _, engine in retired:
         one = wanted.get(engine.group[0])
         is_older = one is not None and engine.group not in one.groups
         is_well = engine.ready and not engine.hurt and not standings.get(engine.group, TOP).given_up
-        if one is not None and is_older and is_well and why == "retired":
+        if one is not None and is_older and is_well:
             rolled.setdefault(one.name, []).append(engine)
     for name, engines in rolled.items():
         apps = {group: serve.apps.get(group) for group in wanted[name].groups}
@@ -115,7 +115,7 @@ def ended_out_of_turn(
         ]
         names = " and ".join(name_of(engine.group) for engine in engines)
         if not any(all(nodes & set(engine.nodes) for engine in engines) for nodes in needs):
-            yield f"{ended[0][0]:.1f} s: {names} served and ended, and no desired group that is missing needs their nodes"
+            yield f"{retired[0][0]:.1f} s: {names} served and ended, and no desired group that is missing needs their nodes"
 
 
 def not_ready_in_table(
