@@ -6,12 +6,11 @@ from functools import cache
 import pytest
 from simulation_seeds import NEVER, seed_with
 
-from sparkfleet.controlplane import controller
 from sparkfleet.controlplane.policy import claim_room, memory_admission, on_demand
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.lab.simulation import demand_events, faults, users
+from sparkfleet.lab.simulation import demand_events, faults, gateway_exchange, users
 from sparkfleet.lab.simulation.demand_events import DEMANDS, REQUESTS
 from sparkfleet.lab.simulation.run import DEMAND_EVERY_S, simulate
 
@@ -76,6 +75,7 @@ def test_a_policy_that_never_ends_what_is_unused_is_found(monkeypatch):
 def restarts(monkeypatch):
     """Options of a run in which nodes and controllers restart, and nothing else fails."""
     monkeypatch.setattr(faults, "FAULTS", {kind: faults.FAULTS[kind] for kind in RESTART_FAULTS})
+    monkeypatch.setattr(gateway_exchange, "LONG_ANSWERS", 0.0)
     return {**RESTARTS, "race_every_s": NEVER}
 
 
@@ -136,21 +136,7 @@ def test_a_policy_that_ends_one_for_another_whose_node_is_drained_is_found(drain
     assert simulate(seed, **drains).violations == []
 
 
-def added_groups_are_free(state):
-    """`awaits_memory` without groups that an edit adds to those that run."""
-    there = {app.deployment for app in state.apps}
-    missing = on_demand.missing_on_demand(state)
-    others = on_demand.missing_always(state) and on_demand.loaded(state)
-    return bool(on_demand.waiting(state) or others or [one for one, _ in missing if one.name not in there])
-
-
 MISTAKES = {
-    "a group that an edit adds needs no memory": (
-        controller,
-        "awaits_memory",
-        added_groups_are_free,
-        "was started without room",
-    ),
     "what is used never ends": (
         claim_room.ClaimRoom,
         "_may_end",
