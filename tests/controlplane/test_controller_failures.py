@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -12,6 +13,7 @@ from sparkfleet.controlplane.controller_failures import ControllerFailures
 from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.group.crash_pause import COUNTS_S
+from sparkfleet.runtime import processes
 
 
 @pytest.fixture
@@ -104,6 +106,9 @@ def test_work_that_does_not_end_has_the_command_for_this_clusters_serve_alone(st
     failures = ControllerFailures(store, EventLog(store), clock, lambda: steady[0])
     serve = subprocess.Popen(["ray::ServeController", "60"], executable=shutil.which("sleep"))
     try:
+        # The kernel ends vfork's wait, and closes the pipe that Popen reads, before a new command line can be read.
+        while not processes.process(serve.pid).command.startswith("ray::"):
+            time.sleep(0.01)
         with failures.working("a round"):
             steady[0] += module.LATE_S
             others = failures.reported()
