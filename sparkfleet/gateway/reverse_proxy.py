@@ -77,11 +77,7 @@ class ReverseProxy:
         self.observed = ObservedGroups()
         self.queues = queues
         self.on_demand = OnDemandCounter()
-        self.on_demand.follow(table.models.values())
-        for name in (one.name for one in table.models.values() if one.on_demand):
-            self._metrics.start_wait.labels(
-                name
-            )  # from 0 on: Prometheus counts no increase up to a first sample
+        self._follow_on_demand()
         metrics.show(self._samples)
         self.observed.on_end = self.queues.pump
         self.observed.on_pause = self.queues.pump_in
@@ -95,7 +91,7 @@ class ReverseProxy:
     def follow(self, table: RoutingTable) -> None:
         """Routes by this table from now on, those that wait as well, and forgets what is not in it."""
         self.table = table
-        self.on_demand.follow(table.models.values())
+        self._follow_on_demand()
         self._limiter.keep(key.id for key in table.keys)
         groups = [group for entry in table.models.values() for group in (*entry.groups, *entry.external)]
         self.observed.follow(groups, table.models)
@@ -109,6 +105,11 @@ class ReverseProxy:
         }
         self.upstream.trouble = {url: why for url, why in self.upstream.trouble.items() if url in listed}
         self.queues.refresh()
+
+    def _follow_on_demand(self) -> None:
+        self.on_demand.follow(self.table.models.values())
+        for name in (one.name for one in self.table.models.values() if one.on_demand):
+            self._metrics.start_wait.labels(name)  # from 0 on: a first sample that is higher is no increase
 
     def _samples(self) -> list[Sample]:
         return [

@@ -384,3 +384,15 @@ async def test_each_wait_for_a_start_is_measured_from_0_on_also_of_what_is_refus
     publish(door, "failed")
     assert (await refused)[0] == 503
     assert waits("count") == 3
+
+
+async def test_the_waits_of_one_that_is_applied_later_begin_at_0_too(open_door: OpenDoor) -> None:
+    """Its first wait was the first sample of its series, which Prometheus counts as no increase."""
+    door = await unloaded(open_door)
+    table = door.gateway.table
+    models = {**table.models, "eyes": entry("unloaded").model_copy(update={"name": "eyes"})}
+    door.gateway.table = table.model_copy(update={"version": table.version + 1, "models": models})
+    waits = door.gateway.metrics.registry.get_sample_value(
+        "sparkfleet_start_wait_seconds_count", {"model": "eyes"}
+    )
+    assert waits == 0

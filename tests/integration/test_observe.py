@@ -8,6 +8,7 @@ import time
 
 import httpx
 import pytest
+from on_demand_spec import on_demand
 from shown import ONLY_REAL, ONLY_SPARKS, OUTSIDE, substituted, without_data
 
 from sparkfleet.telemetry.dashboards.boards import DASHBOARDS
@@ -146,7 +147,19 @@ def go_outside(fleet):
         fleet.ok("undrain", group)
 
 
-def test_every_panel_and_every_rule_has_data(fleet, watched):
+@pytest.fixture
+def swapped(fleet, watched):
+    """A model on demand that a request has started, and that was unloaded, once its series were seen at 0."""
+    fleet.apply(fleet.write("eyes.yaml", on_demand("eyes", free_port(), "memory: 1 GiB\n")))
+    for name in ("sparkfleet_start_wait_seconds_count", "sparkfleet_unloads_total"):
+        fleet.until(lambda name=name: watched.query(f'{{__name__="{name}"}}'), timeout=60)
+    fleet.ok("ask", "eyes", "Hello")
+    fleet.ok("unload", "eyes")
+    yield
+    fleet.ok("delete", "--yes", "eyes")
+
+
+def test_every_panel_and_every_rule_has_data(fleet, watched, swapped):
     absent = ONLY_SPARKS if fleet.real else ONLY_SPARKS | ONLY_REAL
 
     def complete():
