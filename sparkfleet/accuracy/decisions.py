@@ -29,7 +29,8 @@ from sparkfleet.knowledge.measurements import BENCHMARKS, architectures
 from sparkfleet.knowledge.models.known_models import checkpoint_if_known
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, PublishedPart
 from sparkfleet.knowledge.published.left_out import families_left_out
-from sparkfleet.perf.predictor import SPEED_METHODS, format_of, predictor_of
+from sparkfleet.perf.draft_methods import SPEED_METHODS, speed_method
+from sparkfleet.perf.predictor import format_of, predictor_of
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import ENGINE_LABELS, DeploymentPlan
@@ -175,9 +176,7 @@ def _spellings(method: str) -> tuple[str, ...]:
 def _combination(plan: DeploymentPlan, format_name: str) -> Combination:
     candidate = plan.groups[0].choice.candidate
     method = candidate.speculation.method
-    return Combination(
-        candidate.engine, SPEED_METHODS.get(method, method), format_name, len(candidate.shape.nodes)
-    )
+    return Combination(candidate.engine, speed_method(method), format_name, len(candidate.shape.nodes))
 
 
 def _predicted(plan: DeploymentPlan) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import aiohttp
 
@@ -30,7 +29,7 @@ class EngineClient:
     """
 
     def __init__(self, launch: GroupLaunch, port: int, token: str) -> None:
-        self._candidate, self._still_s = launch.candidate, launch.still_s
+        self._candidate = launch.candidate
         self.is_custom = launch.candidate.engine == "custom"
         """True for a custom workload: of its API only the health path is known, if the deployment declares one."""
         self.engine: Engine = engine_by_name(launch.candidate.engine)
@@ -65,13 +64,8 @@ class EngineClient:
         return await generates(self.read_load, self.probe.one_token)
 
     async def until_idle(self) -> None:
-        """Returns when it has no requests, or has stopped working on them. Cancel it to give up."""
-        moved, figures = time.monotonic(), None
+        """Returns when it has no requests. Cancel it to give up."""
         while await self._is_busy():
-            if self.load.figures != figures:
-                moved, figures = time.monotonic(), self.load.figures
-            if not self.is_custom and time.monotonic() - moved > self._still_s:
-                return
             await asyncio.sleep(BUSY_LOOK_S)
 
     def connections(self) -> int:

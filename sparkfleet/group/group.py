@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NoReturn
 
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.gateway.access.keys import engine_token
@@ -194,23 +195,19 @@ class Group:
         """
         client = self._client
         assert client is not None
-        probe, timeouts = client.probe, self._launch.timeouts
+        probe = client.probe
         works = [send_heartbeats(partial(self._report_load, client)), self._ranks.watch_answers()]
         measuring = None
         if client.engine.metrics_path:  # without metrics its progress is unknown
             checks = StartChecks(self._launch, self._reports, client, self._turns)
             measuring = asyncio.create_task(checks.measure_once_idle())
-            works.append(
-                watch_progress(
-                    client.read_load, probe.one_token, self._launch.patience_s, self._hang_detector
-                )
-            )
+            works.append(self._watch_progress(client))
         else:
             check = partial(stopped_process, self._ranks.holders[0].sockets)
             if self._launch.probed:
                 healthy = partial(probe.healthy, client.health_path)
                 check = partial(health_failure, healthy, client.health_path)
-            works.append(watch_health(check, timeouts, self._show_unwell))
+            works.append(watch_health(check, self._launch.timeouts, self._show_unwell))
         try:
             await self._exit_watch.until_exit(*works)
         except EngineError as error:
@@ -240,18 +237,29 @@ class Group:
             await self._release(RELEASED)
             return
         serves = self._reports.last.phase is GroupPhase.READY  # an engine that still loads has no requests
+        if serves and self._client is not None and drain_s > 0:
+            await self._drain(self._client, drain_s)
         async with self._reports.repeating():
-            if serves and self._client is not None and drain_s > 0:
-                self._reports.enter(GroupPhase.DRAINING)
-                with contextlib.suppress(TimeoutError, SparkfleetError):
-                    async with asyncio.timeout(drain_s):
-                        await self._exit_watch.until_exit(self._client.until_idle())
             await self._ranks.stop()
             await self._close()
         if not failed:
             self._backoff.forget()
             self._end_note.forget()
             self._reports.enter(GroupPhase.STOPPED)
+
+    async def _drain(self, client: EngineClient, drain_s: float) -> None:
+        """Waits for the last requests, at most `drain_s`: less if a rank exits, the engine hangs or memory runs out."""
+        self._reports.enter(GroupPhase.DRAINING)
+        works = [client.until_idle(), send_heartbeats(partial(self._report_load, client))]
+        if client.engine.metrics_path:
+            works.append(self._watch_progress(client))
+        with contextlib.suppress(TimeoutError, SparkfleetError):
+            async with asyncio.timeout(drain_s):
+                await self._exit_watch.until_exit(*works)
+
+    async def _watch_progress(self, client: EngineClient) -> NoReturn:
+        patience_s = self._launch.patience_s
+        await watch_progress(client.read_load, client.probe.one_token, patience_s, self._hang_detector)
 
     async def _fail(self, error: SparkfleetError) -> None:
         """Reports a failed start, and ends what it has started."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from typing import Self
 
 from pydantic import AliasChoices, ConfigDict, Field
 
@@ -69,16 +70,18 @@ class GroupLaunch(NamedGroupValue):
     probed: bool = False
     """True if its health is checked while it serves: a custom workload with a declared health path."""
 
+    @classmethod
+    def of_serve(cls, stored: str) -> Self:
+        """Reads a launch as Serve keeps it, JSON. That of an earlier release has its own drain time, which is not used."""
+        fields = json.loads(stored)
+        fields.pop("drain_s", None)
+        return cls.model_validate_json(json.dumps(fields))
+
     @property
     def drain_s(self) -> float:
         """Time in which its requests may end once it is stopped, seconds."""
         longest = self.timeouts.drain_s
         return min(longest, CUSTOM_DRAIN_S) if self.candidate.engine == "custom" else longest
-
-    @property
-    def still_s(self) -> float:
-        """Time without a move of its counters after which an engine with requests is taken for one that hangs, seconds."""
-        return self.timeouts.stuck_s + self.patience_s
 
     def rank_id(self, fleet: str, rank: int = 0) -> RankId:
         """Id of a rank on a node where the fleet has this label."""

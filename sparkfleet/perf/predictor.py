@@ -18,22 +18,22 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.engines.images import RequantizedBits
 from sparkfleet.knowledge.models.gguf_formats import format_of_tag
-from sparkfleet.knowledge.models.known_models import checkpoint_if_known, quant_in_name
-from sparkfleet.knowledge.models.speculators import bundles, speculator_with
+from sparkfleet.knowledge.models.speculators import bundles
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
+from sparkfleet.perf.draft_methods import as_counted, at_depth, deepest, speed_method
+from sparkfleet.perf.drafter import Drafter, drafter_by_name, pass_bytes
 from sparkfleet.perf.engine_config import EngineConfig
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.latency.rates import Rates, rates
-from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, SpeedConfig
+from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, text_of
 from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_tokens
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.memory.kv_cache import whole_block
-from sparkfleet.perf.model_shape import BF16_BITS, ModelShape, from_checkpoint, from_counts
+from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Band, DepthPrediction, MemoryPart, Speculation, Split
 from sparkfleet.perf.workload import CHECK, Content, Workload
-from sparkfleet.units import GB
 
 PROMPT = 2048
 """Prompt of a predicted TTFT, tokens; less if the context is short."""
@@ -75,10 +75,6 @@ GGUF_KV_BYTES = {
 }
 """Bytes per element of the types that llama.cpp's `--cache-type-k` takes, beside f16 and bf16: blocks of 32 with their scale
 (ggml/src/ggml-common.h)."""
-BITS_IN_NAME = (("fp4", 4.5), ("int4", 4.3), ("awq", 4.3), ("fp8", 8.0), ("int8", 8.0))
-"""Bits per weight by the quantisation in a name, scales included."""
-SPEED_METHODS = {"nextn": "mtp"}
-"""Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
 
 
 class EngineSettings(NamedTuple):
@@ -99,17 +95,6 @@ class EngineSettings(NamedTuple):
     kv_disk: bool = False
     requantized: RequantizedBits = ()
     """Parts that the build stores in other bits than the checkpoint."""
-
-
-class Drafter(NamedTuple):
-    """Facts about a checkpoint that produces draft tokens."""
-
-    shape: ModelShape | None = None
-    """Its shapes; None: layers as such drafters have them, or none of its own."""
-    size: float | None = None
-    """Bytes of its weights, if they are published and its shapes are not."""
-    assumed: str = ""
-    """Assumptions about its size, with the reason; "" if there are none."""
 
 
 class Predictor:
@@ -198,7 +183,7 @@ class Predictor:
             for one in self.measurements
             if one.model_copy(
                 update={
-                    "method": SPEED_METHODS.get(one.method, one.method),
+                    "method": speed_method(one.method),
                     "k": now.tokens if one.k == speculation.tokens else one.k,
                 }
             ).of(setup)
@@ -214,9 +199,7 @@ class Predictor:
         faster or slower by is no reason for another depth."""
         for one in self.measurements:
             there = at_depth(settings.speculation, one.k)
-            alike = one.model_copy(
-                update={"method": SPEED_METHODS.get(one.method, one.method), "k": here.setup.k}
-            )
+            alike = one.model_copy(update={"method": speed_method(one.method), "k": here.setup.k})
             if one.k and one.point.decode_tps_per_request is not None and alike.of(here.setup):
                 model = self._model(split, settings._replace(speculation=there))
                 of_here, of_there = (
@@ -285,14 +268,14 @@ class Predictor:
     def _speed_config(self, split: Split, settings: EngineSettings) -> SpeedConfig:
         config = self.config(split, settings)
         # The same bytes per step whether experts are split or distributed, so speed takes no `ep` (see `rates`).
-        speed = {"ep": 1, "method": SPEED_METHODS.get(config.method, config.method)}
+        speed = {"ep": 1, "method": speed_method(config.method)}
         return SpeedConfig(
             shape=self._shape(settings),
             format=self.format,
             link=settings.link,
             kernel="marlin" if settings.marlin else "",
             release=settings.release,
-            draft_bytes=_pass_bytes(settings.speculation),
+            draft_bytes=pass_bytes(settings.speculation),
             **(config.shared() | speed),
         )
 
@@ -373,71 +356,6 @@ def predictor_of(
 ) -> Predictor:
     """The predictor of a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
     return Predictor(checkpoint, measurements, drafts, content, acceptances)
-
-
-def as_counted(speculation: Speculation) -> Speculation:
-    """The draft by its name for the speed model: SGLang's NEXTN is the same head as the others' MTP."""
-    name = SPEED_METHODS.get(speculation.method, speculation.method)
-    return speculation.model_copy(update={"method": name})
-
-
-DEEPER = 2
-"""Draft tokens beyond the planned depth that are looked at: of a head that drafts one token after the other. A parallel
-drafter has no more than its block."""
-
-
-def deepest(speculation: Speculation) -> int:
-    """The largest depth of a draft that is looked at beside the planned one."""
-    parallel = speculation.method in PARALLEL_DRAFTS
-    return speculation.tokens + (0 if parallel else DEEPER)
-
-
-def at_depth(speculation: Speculation, tokens: int) -> Speculation:
-    """The same draft with so many draft tokens per step, for any load; 0: no speculation."""
-    if not tokens:
-        return Speculation()
-    chain = speculation.beam_tokens is not None
-    return speculation.model_copy(
-        update={
-            "tokens": tokens,
-            "beam_tokens": tokens + 1 if chain else None,
-            "busy": None,
-            "busy_from": None,
-        }
-    )
-
-
-def _pass_bytes(speculation: Speculation) -> float | None:
-    """Published weights of a separate MTP drafter, bytes; a pass reads all of them, its embedding as its head."""
-    if speculation.draft is None or SPEED_METHODS.get(speculation.method, speculation.method) != "mtp":
-        return None
-    published = speculator_with(speculation.draft)
-    return None if published is None or published.gb is None else published.gb * GB
-
-
-@lru_cache(maxsize=64)
-def drafter_by_name(method: str, name: str) -> Drafter:
-    """Reads a drafter's name: published shapes, or a size ("8B"). A head's name is its target's, and gives neither."""
-    published = speculator_with(name)
-    if published is not None and published.gb is not None:
-        return Drafter(size=published.gb * GB)
-    if method != "draft":
-        return Drafter(
-            None, assumed=f"the size of {name} is not known: assumed typical for this kind of draft head"
-        )
-    known = checkpoint_if_known(name)
-    if known is not None:
-        return Drafter(from_checkpoint(known))
-    size = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z])", name.rpartition("/")[2].lower())
-    if size is None:
-        return Drafter(
-            None, assumed=f"the size of {name} is not known: taken to be one layer as wide as the model's"
-        )
-    billions = float(size[1]) * (1.0 if size[2] == "b" else 1e-3)
-    quant = quant_in_name(name) or ""
-    bits = next((bits for word, bits in BITS_IN_NAME if word in quant), BF16_BITS)
-    guess = from_counts(name, billions, billions, bits=bits, basis="its name")
-    return Drafter(guess, assumed=f"the size of {name} is not known: taken from its name")
 
 
 def predicted_content(kind: str) -> Content:

@@ -39,8 +39,8 @@ class Timeouts(Spec):
     """A start waits for its memory this long; a group waits as long for one that was started later to free it."""
     drain_s: Seconds = 600.0
     """Requests of an engine that is replaced, deleted or ended for another's memory may end within this time, and are cut
-    then: as long as OpenAI's and Anthropic's clients wait. At 20 tok/s that is 12,000 tokens. Those of an engine whose
-    counters have stopped are cut earlier, as those of one that hangs; `down` waits 60 s."""
+    then: as long as OpenAI's and Anthropic's clients wait. At 20 tok/s that is 12,000 tokens. Those of an engine that
+    hangs or exits, or whose node runs out of memory, are cut at once; `down` waits 60 s."""
     pause_s: Seconds = 1.0
     """Pause before an engine that has ended twice is started again; it doubles each further time."""
     longest_pause_s: Seconds = 60.0

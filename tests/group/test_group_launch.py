@@ -4,8 +4,9 @@ import json
 
 from launches import FLEET, desired, launches_for
 
-from sparkfleet.group.group_launch import GroupLaunch, launch_digest
+from sparkfleet.group.group_launch import CUSTOM_DRAIN_S, GroupLaunch, launch_digest
 from sparkfleet.planner.types.plan import GroupShape
+from sparkfleet.specs.timeouts import Timeouts
 
 
 def test_the_digest_of_a_plan_stays_from_release_to_release():
@@ -20,4 +21,12 @@ def test_a_launch_of_an_earlier_release_is_read_and_its_names_are_written():
     stored = json.loads(order.model_dump_json())
     assert [seat["meeting"]["leader"] for seat in stored["seats"]] == ["192.168.100.10"] * 2
     assert {"placements", "network"}.isdisjoint({*stored, *stored["seats"][0]})
-    assert GroupLaunch.model_validate_json(json.dumps(stored)) == order
+    assert GroupLaunch.of_serve(json.dumps(stored | {"drain_s": 30.0})) == order
+
+
+def test_a_custom_workload_has_less_time_for_its_last_requests():
+    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    order = order.model_copy(update={"timeouts": Timeouts(drain_s=900)})
+    custom = order.candidate.model_copy(update={"engine": "custom"})
+    assert order.drain_s == 900
+    assert order.model_copy(update={"candidate": custom}).drain_s == CUSTOM_DRAIN_S

@@ -176,7 +176,7 @@ class GroupReplica:
     """The actor of a group. Serve starts it, checks its health, and replaces it when it dies."""
 
     async def __init__(self, launch_json: str) -> None:  # type: ignore[misc]  # Serve awaits it
-        launch = GroupLaunch.model_validate_json(launch_json)
+        launch = GroupLaunch.of_serve(launch_json)
         paths = FleetPaths.of_this_process()
         self._drain_s = launch.drain_s
         self._context = launch.candidate.context
@@ -228,9 +228,7 @@ class RankActor:
     """Actor that holds one rank on another node than its group's actor. It dies with the group's placement group."""
 
     def __init__(self, launch_json: str, rank: int) -> None:
-        self._rank = _local_rank(
-            FleetPaths.of_this_process(), GroupLaunch.model_validate_json(launch_json), rank
-        )
+        self._rank = _local_rank(FleetPaths.of_this_process(), GroupLaunch.of_serve(launch_json), rank)
 
     async def adopt(self) -> str:
         """See `RankHolder.adopt`; "" for None."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sparkfleet.perf.draft_methods import as_counted, at_depth, speed_method
 from sparkfleet.perf.latency.local_acceptance import CLEARLY, ENOUGH_STEPS, LocalAcceptance, chances_of
 from sparkfleet.perf.latency.rates import EVEN
 from sparkfleet.perf.prediction import DepthPrediction, Prediction, Speculation
-from sparkfleet.perf.predictor import SPEED_METHODS, as_counted, at_depth
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, Rung
 from sparkfleet.specs.deployment import Objective
@@ -85,7 +85,7 @@ def local_acceptance(traffic: DraftTraffic) -> LocalAcceptance:
     wanted = setup.speculation
     return LocalAcceptance(
         model=setup.model,
-        method=SPEED_METHODS.get(wanted.method, wanted.method),
+        method=speed_method(wanted.method),
         draft=wanted.draft,
         tokens=wanted.tokens,
         steps=traffic.steps,

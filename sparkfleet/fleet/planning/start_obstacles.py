@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError, NodeError
@@ -53,14 +53,10 @@ async def too_large_kv(
         for node, size in _kept_kv(plan)
         if (plan.name, node) not in there
     ]
-    nodes = sorted({node for _, node, _ in wanted})
-    asked = (_space(channels[node], ReadHomeSpace) for node in nodes)
-    found = dict(zip(nodes, await asyncio.gather(*asked), strict=True))
     return tuple(
         f"warning: {name}: `kv_disk` allows {gb(size)}, and the disk of {node}'s home has {gb(free)} free: less is kept,"
         f" as a part of the disk stays free. `sparkfleet models` shows what else is there."
-        for name, node, size in wanted
-        if (free := found[node]) is not None and free < size
+        for name, node, size, free in await _too_large(channels, wanted, ReadHomeSpace)
     )
 
 
@@ -88,14 +84,10 @@ async def too_large_tables(
         for node, size in _written(plan, checkpoints)
         if node not in there
     ]
-    nodes = sorted({node for _, node, _ in wanted})
-    asked = (_space(channels[node], ReadContainerSpace) for node in nodes)
-    found = dict(zip(nodes, await asyncio.gather(*asked), strict=True))
     return tuple(
         f"warning: {name}: each start writes {gb(size)} of n-gram tables into its container, and the disk of {node}'s"
         f" containers has {gb(free)} free: the engine ends while it loads. `docker system df` shows what takes the space."
-        for name, node, size in wanted
-        if (free := found[node]) is not None and free < size
+        for name, node, size, free in await _too_large(channels, wanted, ReadContainerSpace)
     )
 
 
@@ -109,6 +101,16 @@ def _written(plan: DeploymentPlan, checkpoints: Mapping[str, Checkpoint]) -> Ite
         if tables is not None and tables.written:
             nodes = candidate.shape.nodes
             yield from ((node, checkpoint.table_bytes / len(nodes)) for node in nodes)
+
+
+async def _too_large(
+    channels: Mapping[str, Channel], wanted: Sequence[tuple[str, str, float]], fact: type[Fact[int]]
+) -> list[tuple[str, str, float, int]]:
+    """Deployments, nodes and bytes for which a disk of the node has too little space, each with that."""
+    nodes = sorted({node for _, node, _ in wanted})
+    spaces = await asyncio.gather(*(_space(channels[node], fact) for node in nodes))
+    found = dict(zip(nodes, spaces, strict=True))
+    return [(*one, free) for one in wanted if (free := found[one[1]]) is not None and free < one[2]]
 
 
 async def _space(channel: Channel, fact: type[Fact[int]]) -> int | None:

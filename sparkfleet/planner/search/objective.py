@@ -13,9 +13,10 @@ from sparkfleet.knowledge.models.model_names import plain
 from sparkfleet.knowledge.models.speculators import PublishedDrafting, drafting_published
 from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, RunKey, evidence
 from sparkfleet.knowledge.rules.rules import Penalise
+from sparkfleet.perf.draft_methods import speed_method
 from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import ANSWER, SPEED_METHODS, EngineSettings
+from sparkfleet.perf.predictor import ANSWER, EngineSettings
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement
@@ -105,9 +106,7 @@ def published_factor(sized: SizedProposal) -> float:
     there = found.elsewhere(busy=busy)
     if there is not None:
         return there[0] * _by_half(sized, there[1])
-    usual = evidence().usual_engine(
-        SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
-    )
+    usual = evidence().usual_engine(speed_method(proposal.speculation.method))
     unproven = usual and found.level > EvidenceLevel.FORMAT and proposal.engine not in (usual, "custom")
     # It never raises: an engine that becomes the usual one by one more publication must not lose by that.
     engine = min(1.0, _by_half(sized, usual)) if unproven else 1.0
@@ -157,10 +156,10 @@ def _requests(sized: SizedProposal) -> int:
 def is_measured(case: VariantCase, proposal: Proposal, *, exactly: bool = False) -> bool:
     """True if the user measured a proposal's engine, split and method here; `exactly`: with as many draft tokens."""
     wanted = proposal.speculation
-    method = SPEED_METHODS.get(wanted.method, wanted.method)
+    method = speed_method(wanted.method)
     return any(
         (one.engine, one.tp, one.pp) == (proposal.engine, proposal.split.tp, proposal.split.pp)
-        and SPEED_METHODS.get(one.method, one.method) == method
+        and speed_method(one.method) == method
         and (not exactly or one.k == wanted.tokens)
         for one in case.predictor.measurements
     )
@@ -173,7 +172,7 @@ def proof_of(case: VariantCase, proposal: Proposal) -> Evidence:
 
 def evidence_of(case: VariantCase, proposal: Proposal) -> Evidence:
     """Published runs that speak for a proposal."""
-    method = SPEED_METHODS.get(proposal.speculation.method, proposal.speculation.method)
+    method = speed_method(proposal.speculation.method)
     split = proposal.split
     predictor, model = case.predictor, plain(base_name(case.variant.model))
     found = evidence().of(
