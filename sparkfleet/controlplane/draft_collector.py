@@ -61,10 +61,9 @@ class DraftCollector:
         if not self._more or self._steady() - self._written < WRITE_S:
             return
         self._written = self._steady()
+        # A full disk: the report counts all the same, and the next write has these, too.
         try:
             self._hours.add(self._more)
-        except (
-            sqlite3.Error
-        ):  # a full disk: the report counts all the same, and the next write has these, too
+        except sqlite3.Error:
             return
         self._more.clear()

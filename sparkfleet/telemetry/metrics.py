@@ -147,7 +147,7 @@ class ControlMetrics(PageMetrics):
         self.unloads = counter(catalogue.UNLOADED, registry)
         self.canary_failures = counter(catalogue.CANARY_FAILURES, registry)
         self._begun: set[str] = set()
-        """Deployments whose counters have begun: every round of the controller asks for them."""
+        """Deployments whose counters have begun: every round of the controller needs them."""
 
     def begin_counters(self, deployment: str) -> None:
         """Lets the counters of a deployment begin at 0.
