@@ -38,6 +38,7 @@ WORDS: Mapping[str, str] = {
     "keys": "Interrupted. The fleet continues. `sparkfleet keys list` shows if the change was accepted.",
     "top": "",
     "ask": "Interrupted. The engine ends this answer; the fleet continues.",
+    "bench": "Interrupted. The engine ends these answers, and nothing was kept; the fleet continues.",
     **dict.fromkeys(
         ("describe", "plan", "inspect", "doctor", "explain", "route", "history", "bundle"), _READS
     ),

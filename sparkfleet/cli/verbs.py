@@ -180,6 +180,12 @@ VERBS: Mapping[str, Verb] = {
         "Show requests and tokens by key and model, also of a fleet that is down.",
         VerbPanel.WATCHING,
     ),
+    "bench": Verb(
+        "clients.bench",
+        "bench",
+        "Measure a deployment's TTFT and tok/s over the endpoint, beside what its plan predicted. Further plans use it.",
+        VerbPanel.WATCHING,
+    ),
     "observe": Verb(
         "fleet.observe", "app", "Prometheus, Alertmanager and Grafana for the fleet.", VerbPanel.WATCHING
     ),
@@ -296,6 +302,7 @@ HABITS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("clean", "cleanup", "gc"), ("prune",)),
     **dict.fromkeys(("undo", "revert"), ("rollback",)),
     **dict.fromkeys(("free", "memory"), ("top",)),
+    **dict.fromkeys(("benchmark", "measure", "speed"), ("bench", "fabric measure")),
     **dict.fromkeys(("check", "test"), ("doctor", "selftest")),
     **dict.fromkeys(("update", "install"), ("upgrade", "up")),
 }

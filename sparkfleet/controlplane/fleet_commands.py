@@ -6,7 +6,7 @@ one: the id is stored with the event, so a controller that was restarted between
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
@@ -17,6 +17,7 @@ from sparkfleet.controlplane.policy.state_after import pending_after
 from sparkfleet.controlplane.state.demand_cache import LOAD_S
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult, bench_words
 from sparkfleet.errors import ControlError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -149,6 +150,21 @@ class FleetCommands:
                 do="`on_demand: true` in its file, and `sparkfleet apply FILE`, let it be loaded and unloaded.",
             )
         return desired
+
+    async def keep_bench(
+        self, name: str, results: Sequence[BenchResult], who: str, request: str = ""
+    ) -> None:
+        """Stores speeds that were measured of a deployment. Raises ControlError if it does not exist."""
+        if self._store.events.of_request(request) is not None:
+            return
+        if (desired := self._store.deployments.desired().get(name)) is None:
+            raise ControlError(f"There is no deployment {quote(name)}.", means="Its speeds were not kept.")
+        with self._store.together():
+            for one in results:
+                self._store.bench.keep(one)
+            words = f"measured by {who}: {'; '.join(bench_words(one) for one in results)}"
+            self._store.events.record(name, desired.generation, "", "bench", words, request=request)
+        await self._event_log.announce()
 
     async def drain(self, node: str, who: str) -> None:
         """Stores that nothing is to be started on a node. Raises ControlError if the fleet has no such node."""

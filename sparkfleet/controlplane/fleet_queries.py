@@ -64,6 +64,7 @@ class FleetQueries:
             drained=self._store.drains.nodes(),
             drained_groups=self._store.drains.groups(),
             deployments=tuple(self._deployments()),
+            bench=self._store.bench.all(),
             paused=self._fleet.paused,
             last_event=self._store.events.last_id(),
             trouble=self._failures.reported(),

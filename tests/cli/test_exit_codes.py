@@ -42,6 +42,7 @@ WORDS = {
     "keys revoke": ["me"],
     "connect": ["openai", "tiny"],
     "ask": ["tiny", "hello"],
+    "bench": ["tiny"],
     "route": ["request.json"],
     "drain": ["a", "--yes"],
     "undrain": ["a"],

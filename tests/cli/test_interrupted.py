@@ -81,6 +81,7 @@ LONG = [
     (["scale", "--yes", "tiny", "2"], "goes on"),
     (["rollback", "--yes", "tiny"], "goes on"),
     (["describe", "tiny"], "Nothing was changed"),
+    (["bench", "tiny"], "nothing was kept"),
     (["keys", "create", "x"], "`sparkfleet keys list` shows"),
     (["undrain", "a"], "goes on"),
     (["events", "--follow"], ""),

@@ -101,6 +101,20 @@ def test_an_anthropic_message(fleet):
             assert "".join(stream.text_stream)
 
 
+def test_its_speed_is_measured_over_the_endpoint_and_kept(fleet):
+    code, out, err = fleet.run("bench", "tiny", "--at-once", "1", "--at-once", "4", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [(load["requests"], load["rounds"]) for load in found["loads"]] == [(1, 3), (4, 2)]
+    assert all(min(load["ttft_ms"], load["request_tps"], load["group_tps"]) > 0 for load in found["loads"])
+    assert (found["kept"], found["disturbed"]) == (True, "")
+    _, described, _ = fleet.run("describe", "tiny")
+    assert (
+        len(re.findall(r"bench \d{4}-\d\d-\d\d, prompts of \d+ tokens, (alone|4 at once): TTFT", described))
+        == 2
+    )
+
+
 def test_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["tiny"]
 

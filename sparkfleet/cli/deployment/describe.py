@@ -15,10 +15,10 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_lines
-from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.deployments.status import describe_deployment
-from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult
+from sparkfleet.fleet.deployments.status import DescribedDeployment, describe_deployment
+from sparkfleet.fleet.planning.group_measurements import bench_lines, canary_words, measured_words
 from sparkfleet.fleet.planning.speculation_advice import advice_for, advice_lines
 from sparkfleet.fleet.report.on_demand_words import on_demand_words, use_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
@@ -45,15 +45,17 @@ async def _describe(name: str, session: Session, json: bool) -> int:
             {
                 "version": OUTPUT_VERSION,
                 "deployment": described.status.model_dump(mode="json"),
+                "bench": [one.model_dump(mode="json") for one in described.bench],
                 "events": [event.model_dump(mode="json") for event in described.events],
             }
         )
     else:
-        _show(described.status, described.events)
+        _show(described)
     return Exit.DONE
 
 
-def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
+def _show(described: DescribedDeployment) -> None:
+    deployment = described.status
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
     for line in indented(f"{deployment.name}   {deployment.state}   {deployment.detail}", "", "    "):
         console.print(line, markup=False)
@@ -70,15 +72,17 @@ def _show(deployment: DeploymentStatus, events: Sequence[Event]) -> None:
         rule = "" if use and deployment.state == "failed" else on_demand_words(deployment)
         print_lines(lines_of("on demand", *filter(None, (use, rule))))
     for group in deployment.groups:
-        _show_group(deployment, group)
+        _show_group(deployment, group, described.bench)
     console.print("\nevents")
-    for event in events[-EVENTS_SHOWN:]:
+    for event in described.events[-EVENTS_SHOWN:]:
         console.print(event_line(event))
 
 
-def _show_group(deployment: DeploymentStatus, group: GroupReport) -> None:
+def _show_group(deployment: DeploymentStatus, group: GroupReport, bench: Sequence[BenchResult]) -> None:
     console.print(f"\n  group {group.name}   {_phase(group)}   on {group.node}, {group.url}")
     console.print(f"    measured: {measured_words(deployment, group)}")
+    for line in bench_lines(deployment, group, bench):
+        console.print(f"    {line}", markup=False)
     if canary := canary_words(group):
         console.print(f"    canary: {canary}", markup=False)
     for line in rung_lines(deployment, group):

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from sparkfleet.controlplane.api.store_request import OnNode
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
@@ -50,6 +51,12 @@ class KeyRequest(Value):
 
     name: KeyName
     limits: KeyLimits = KeyLimits()
+
+
+class BenchRequest(Value):
+    """Speeds of a deployment to be kept."""
+
+    results: Annotated[tuple[BenchResult, ...], Field(min_length=1, max_length=16)]
 
 
 LONGEST_GRACE_S = 90 * 86400

@@ -19,6 +19,7 @@ from sparkfleet.controlplane.api.api_models import (
     API_VERSION,
     REQUEST_HEADER,
     ApplyRequest,
+    BenchRequest,
     KeyRequest,
     OpenDeployments,
     RotateRequest,
@@ -37,6 +38,7 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.head_address import HeadAddress, read_address
 from sparkfleet.controlplane.state.status import FleetStatus
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.controlplane.state.tables.usage_ledger import UsageRow
 from sparkfleet.errors import ControlError, WrongFleetError
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -176,6 +178,11 @@ class FleetClient:
         """
         answer = await self._change("DELETE", _path("deployments", name, "load"), params={"who": who})
         return bool(answer["changed"])
+
+    async def keep_bench(self, name: str, results: Sequence[BenchResult], who: str) -> None:
+        """Stores speeds that were measured of a deployment. Raises ControlError if it does not exist."""
+        request = BenchRequest(results=tuple(results)).model_dump_json()
+        await self._change("PUT", _path("deployments", name, "bench"), request, params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.

@@ -21,6 +21,7 @@ from sparkfleet.controlplane.api.api_models import (
     API_VERSION,
     REQUEST_HEADER,
     ApplyRequest,
+    BenchRequest,
     KeyRequest,
     OpenDeployments,
     RotateRequest,
@@ -74,6 +75,7 @@ def build(
             web.get("/v1/deployments/{name}/history", api.history),
             web.put("/v1/deployments/{name}/load", api.load),
             web.delete("/v1/deployments/{name}/load", api.unload),
+            web.put("/v1/deployments/{name}/bench", api.keep_bench),
             web.put("/v1/gateway", api.listen),
             web.put("/v1/nodes/{name}/drain", api.drain),
             web.delete("/v1/nodes/{name}/drain", api.undrain),
@@ -137,6 +139,13 @@ class _Api:
             request.match_info["name"], _who(request), _request_id(request)
         )
         return _answer(changed=changed)
+
+    async def keep_bench(self, request: web.Request) -> web.Response:
+        measured = BenchRequest.model_validate_json(await request.read())
+        await self._controller.commands.keep_bench(
+            request.match_info["name"], measured.results, _who(request), _request_id(request)
+        )
+        return _answer()
 
     async def listen(self, request: web.Request) -> web.Response:
         address = HeadAddress.model_validate_json(await request.read())

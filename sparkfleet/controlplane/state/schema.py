@@ -123,9 +123,17 @@ CREATE TABLE draft_hours (
 """
 """Draft tokens of each deployment's requests by hour since 1970; the setup is JSON of DraftSetup."""
 
+FOURTEENTH = """
+CREATE TABLE bench_results (
+    setup TEXT NOT NULL, load TEXT NOT NULL, result TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (setup, load)
+) STRICT;
+"""
+"""Speeds that owners measured with `sparkfleet bench`, the newest of each setup and load: JSON of BenchSetup, BenchLoad and
+BenchResult."""
+
 SCHEMAS = (
     *(FIRST, SECOND, THIRD, FOURTH, FIFTH, SIXTH, SEVENTH, EIGHTH, NINTH, TENTH, ELEVENTH, TWELFTH),
-    THIRTEENTH,
+    *(THIRTEENTH, FOURTEENTH),
 )
 """Changes of each version."""
 

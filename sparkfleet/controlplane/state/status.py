@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Literal
 
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.controlplane.state.tables.draft_traffic import DraftTraffic
 from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
@@ -177,6 +178,8 @@ class FleetStatus(Value):
     drained_groups: tuple[DrainedGroup, ...] = ()
     """Groups that get no new requests."""
     deployments: tuple[DeploymentStatus, ...]
+    bench: tuple[BenchResult, ...] = ()
+    """Speeds that were measured with `sparkfleet bench`, the newest first."""
     paused: bool = False
     """True while the fleet is taken down, also after a `down` that did not end. Only deployments that end are listed."""
     last_event: int

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.controlplane.state.tables.bench_table import BenchTable
 from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.state.tables.draft_hours import DraftHours
@@ -44,6 +45,7 @@ class Store(Database):
         self.keys = KeyTable(self)
         self.usage = UsageLedger(self)
         self.drafts = DraftHours(self)
+        self.bench = BenchTable(self)
 
     def adopt(self, deployments: Iterable[Desired], keys: Iterable[KeyEntry]) -> None:
         """Replaces all deployments and keys by these, with their generations as they are, in one transaction."""

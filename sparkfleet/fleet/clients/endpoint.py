@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from sparkfleet.errors import ControlError, SparkfleetError
@@ -75,9 +75,10 @@ async def ask(
     trust = await session.endpoint.trust(client)
     async with session.endpoint.url(client) as url, key_for(client, key) as used:
         if not await _waits_for_start(client, name, await listed_state(url, name, used, trust)):
-            return await ask_at(
+            found = await ask_at(
                 url, name, question, used, max_tokens=max_tokens, on_text=on_text, trust=trust
             )
+            return found.speed
         on_start()
         follower = asyncio.create_task(_follow(session, client.again(), name, on_event))
 
@@ -86,10 +87,10 @@ async def ask(
             on_text(text)
 
         try:
-            speed = await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=write, trust=trust)
+            found = await ask_at(url, name, question, used, max_tokens=max_tokens, on_text=write, trust=trust)
         finally:
             follower.cancel()
-        return speed.model_copy(update={"with_start": True})
+        return found.speed.model_copy(update={"with_start": True})
 
 
 async def _follow(session: Session, client: FleetClient, name: str, on_event: OnEvent) -> None:
@@ -104,6 +105,31 @@ async def _follow(session: Session, client: FleetClient, name: str, on_event: On
             await follow_start(session, client, name, pass_steps)
 
 
+class AnswerTimes(NamedTuple):
+    """Times of one streamed answer, seconds of `time.perf_counter`, and its tokens by the engine's count."""
+
+    sent: float
+    arrivals: tuple[float, ...]
+    """Of each chunk with text or reasoning."""
+    tokens: int
+    prompt_tokens: int
+    only_reasoning: bool
+    """True if no token was left for the answer itself."""
+
+    @property
+    def speed(self) -> AnswerSpeed:
+        """The speed as the client has it; without rates if too few tokens arrived."""
+        if len(self.arrivals) < 2 or self.tokens < 2:
+            return AnswerSpeed(tokens=self.tokens, only_reasoning=self.only_reasoning)
+        lasted = self.arrivals[-1] - self.arrivals[0]
+        return AnswerSpeed(
+            tokens=self.tokens,
+            ttft_ms=(self.arrivals[0] - self.sent) * 1e3,
+            decode_tps=(self.tokens - 1) / lasted if lasted >= _SHORTEST_S else None,
+            only_reasoning=self.only_reasoning,
+        )
+
+
 async def ask_at(
     url: str,
     name: str,
@@ -111,22 +137,31 @@ async def ask_at(
     key: str,
     *,
     max_tokens: int,
-    on_text: Callable[[str], None],
+    on_text: Callable[[str], None] = lambda _: None,
     trust: Fingerprint | bool = True,
-) -> AnswerSpeed:
-    """The same at the OpenAI endpoint `url` (with `/v1`). `trust`: of `EndpointAccess.trust`."""
-    body = {
+    full_length: bool = False,
+) -> AnswerTimes:
+    """The same at the OpenAI endpoint `url` (with `/v1`).
+
+    Args:
+        trust: of `EndpointAccess.trust`.
+        full_length: let the answer have `max_tokens`, also if the model would end it before; a field of our engines' own.
+    """
+    body: dict[str, Any] = {
         "model": name,
         "messages": [{"role": "user", "content": question}],
         "max_tokens": max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    began = time.perf_counter()
+    if full_length:
+        body["ignore_eos"] = True
+    sent = time.perf_counter()
     arrivals: list[float] = []
-    tokens, answered = 0, False
+    usage: dict[str, Any] = {}
+    answered = False
     async for event in _events(f"{url}/chat/completions", key, body, trust):
-        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+        usage = event.get("usage") or usage
         for choice in event.get("choices", []):
             delta = choice["delta"]
             text = delta.get("content")
@@ -135,16 +170,13 @@ async def ask_at(
             if text:
                 answered = True
                 on_text(text)
-    speed = _speed(began, arrivals, tokens)
-    return speed.model_copy(update={"only_reasoning": bool(arrivals) and not answered})
-
-
-def _speed(began: float, arrivals: list[float], tokens: int) -> AnswerSpeed:
-    if len(arrivals) < 2 or tokens < 2:
-        return AnswerSpeed(tokens=tokens)
-    lasted = arrivals[-1] - arrivals[0]
-    rate = (tokens - 1) / lasted if lasted >= _SHORTEST_S else None
-    return AnswerSpeed(tokens=tokens, ttft_ms=(arrivals[0] - began) * 1e3, decode_tps=rate)
+    return AnswerTimes(
+        sent,
+        tuple(arrivals),
+        tokens=usage.get("completion_tokens", 0),
+        prompt_tokens=usage.get("prompt_tokens", 0),
+        only_reasoning=bool(arrivals) and not answered,
+    )
 
 
 async def _waits_for_start(client: FleetClient, name: str, state: str) -> bool:

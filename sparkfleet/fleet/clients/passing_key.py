@@ -12,23 +12,29 @@ from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.routing_table import KeyLimits
 
 LASTS_S = 900.0
-"""The key is refused after that, if the command was killed and could not revoke it."""
+"""`lasts_s` of a key for one question."""
 AT_ONCE = 9
 """Commands that may have such a key at once. Their names are few, because usage is counted and exported by name."""
 _NAME = re.compile(r"sparkfleet-ask-[1-9]")
 
 
-def key_for(client: FleetClient, key: str) -> contextlib.AbstractAsyncContextManager[str]:
-    """The key that was given, or one of its own if that is ""."""
-    return contextlib.nullcontext(key) if key else passing_key(client)
+def key_for(
+    client: FleetClient, key: str, concurrent: int = 1, lasts_s: float = LASTS_S
+) -> contextlib.AbstractAsyncContextManager[str]:
+    """The key that was given, or one of its own if that is "", see `passing_key`."""
+    return contextlib.nullcontext(key) if key else passing_key(client, concurrent, lasts_s)
 
 
 @contextlib.asynccontextmanager
-async def passing_key(client: FleetClient) -> AsyncIterator[str]:
+async def passing_key(
+    client: FleetClient, concurrent: int = 1, lasts_s: float = LASTS_S
+) -> AsyncIterator[str]:
     """A new key, revoked when the block ends. Those that killed commands left behind are revoked once they have expired.
 
     Args:
         client: of the fleet; not entered.
+        concurrent: requests that it may have at once.
+        lasts_s: seconds after which it is refused, if the command was killed and could not revoke it.
 
     Raises:
         ControlError: the controller cannot make one.
@@ -39,7 +45,7 @@ async def passing_key(client: FleetClient) -> AsyncIterator[str]:
             if _NAME.fullmatch(row.name) and row.limits.expires is not None and row.limits.expires <= now:
                 with contextlib.suppress(SparkfleetError):  # another command has revoked it meanwhile
                     await asking.revoke_key(row.name)
-        name, text = await _make(asking, now + LASTS_S)
+        name, text = await _make(asking, KeyLimits(expires=now + lasts_s, concurrent=concurrent))
     try:
         yield text
     finally:
@@ -48,13 +54,13 @@ async def passing_key(client: FleetClient) -> AsyncIterator[str]:
                 await asking.revoke_key(name)
 
 
-async def _make(client: FleetClient, expires: float) -> tuple[str, str]:
+async def _make(client: FleetClient, limits: KeyLimits) -> tuple[str, str]:
     for number in range(1, AT_ONCE + 1):
         name = f"sparkfleet-ask-{number}"
         if name in {row.name for row in await client.keys()}:
             continue
         try:
-            made = await client.create_key(name, KeyLimits(expires=expires, concurrent=1))
+            made = await client.create_key(name, limits)
         except ControlError:
             if name not in {row.name for row in await client.keys()}:
                 raise  # not another command at the same moment

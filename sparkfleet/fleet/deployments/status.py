@@ -10,6 +10,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.api.client_errors import Held
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.errors import (
     ControlError,
     SparkfleetError,
@@ -67,6 +68,8 @@ class DescribedDeployment(NamedTuple):
     status: DeploymentStatus
     events: tuple[Event, ...]
     """Oldest first, without those of a start's progress."""
+    bench: tuple[BenchResult, ...] = ()
+    """Speeds of the fleet's setups that were measured with `sparkfleet bench`."""
 
 
 async def fleet_state(session: Session) -> FleetOverview:
@@ -120,7 +123,8 @@ async def describe_deployment(session: Session, name: str) -> DescribedDeploymen
     async with await session.controller() as client:
         status = await find_now(client, name)
         events = await client.all_events(name)
-    return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING))
+        bench = (await client.fleet()).bench
+    return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING), bench)
 
 
 async def read_events(

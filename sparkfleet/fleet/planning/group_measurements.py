@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING
@@ -10,21 +10,29 @@ from typing import TYPE_CHECKING
 from sparkfleet.group.group_name import short_name
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Band
-from sparkfleet.perf.predictor import release_of
-from sparkfleet.perf.workload import CHECK
+from sparkfleet.perf.predictor import predicted_content, release_of
+from sparkfleet.perf.workload import CHECK, Workload
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 if TYPE_CHECKING:  # slow imports, for groups that run
     from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+    from sparkfleet.controlplane.state.tables.bench_table import BenchResult
     from sparkfleet.group.report import GroupReport
 
 
 def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
-    """One measurement per running setup, the median if several groups have it.
+    """One measurement per running setup, the median if several groups have it, and those that `sparkfleet bench` made.
 
     Groups on CPUs are left out: nothing is predicted for them, and a GPU differs too much.
     """
+    return (
+        *_of_starts(status),
+        *(_of_bench(one) for one in (status.bench if status else ()) if one.setup.device == "cuda"),
+    )
+
+
+def _of_starts(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
     found: dict[LocalMeasurement, list[GroupReport]] = {}
     for deployment in status.deployments if status else ():
         for report in deployment.groups:
@@ -32,6 +40,32 @@ def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
             if rung is not None and report.measured and rung.candidate.device == "cuda":
                 found.setdefault(_setup(rung.candidate), []).append(report)
     return tuple(one.model_copy(update={"point": _point(reports)}) for one, reports in found.items())
+
+
+def _of_bench(result: BenchResult) -> LocalMeasurement:
+    setup, load = result.setup, result.load
+    return LocalMeasurement(
+        model=setup.model,
+        engine=setup.engine,
+        tp=setup.tp,
+        pp=setup.pp,
+        method=setup.speculation.method,
+        k=setup.speculation.tokens,
+        release=release_of(setup.image or "", setup.engine_version),
+        point=Point(
+            workload=Workload(
+                prompt=load.prompt,
+                generate=load.answer,
+                concurrency=load.requests,
+                content=predicted_content(load.content),
+                window="burst",
+            ),
+            when=_date(result.at),
+            ttft_ms=result.ttft_ms,
+            decode_tps_per_request=result.request_tps,
+            decode_tps_aggregate=result.group_tps,
+        ),
+    )
 
 
 def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
@@ -55,14 +89,17 @@ def _setup(candidate: Candidate) -> LocalMeasurement:
 
 
 def _point(reports: list[GroupReport]) -> Point:
-    when = datetime.fromtimestamp(max(report.since for report in reports), UTC).date().isoformat()
     return Point(
         workload=CHECK,
-        when=when,
+        when=_date(max(report.since for report in reports)),
         ttft_ms=_middle(reports, "ttft_ms"),
         decode_tps_per_request=_middle(reports, "decode_tps"),
         accepted=_middle(reports, "tokens_per_step"),
     )
+
+
+def _date(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).date().isoformat()
 
 
 def _middle(reports: list[GroupReport], name: str) -> float | None:
@@ -75,6 +112,19 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
     for report in deployment.groups:
         if rung_of(deployment, report) is not None and report.measured:
             yield f"{short_name(report.group)}: {measured_words(deployment, report)}"
+
+
+def bench_lines(
+    deployment: DeploymentStatus, report: GroupReport, bench: Sequence[BenchResult]
+) -> Iterator[str]:
+    """One line for each result of `sparkfleet bench` with a group's setup: `bench 2026-11-30, …, alone: TTFT 412 ms, …`."""
+    from sparkfleet.controlplane.state.tables.bench_table import bench_setup_of, bench_words
+
+    rung = rung_of(deployment, report)
+    setup = None if rung is None else bench_setup_of(rung.candidate)
+    for one in sorted(bench, key=lambda one: (one.load.prompt, one.load.requests)):
+        if one.setup == setup:
+            yield f"bench {_date(one.at)}, prompts of {one.load.prompt:,} tokens, {bench_words(one)}"
 
 
 NOT_MEASURED = "speed not measured yet: it is once no other engine of its nodes starts or is measured"

@@ -6,6 +6,8 @@ import statuses
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.cli.planning import plan as planning
 from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.controlplane.state.tables.bench_table import BenchLoad, BenchResult, bench_setup_of
+from sparkfleet.fleet.deployments.status import DescribedDeployment
 from sparkfleet.fleet.planning.fleet_decision import decide, planned_with
 from sparkfleet.fleet.planning.group_measurements import (
     canary_words,
@@ -18,6 +20,7 @@ from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Provenance
+from sparkfleet.perf.predictor import usual
 from sparkfleet.perf.workload import CHECK
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.layout import band_ends
@@ -66,6 +69,12 @@ def report(**fields):
     return GroupReport(**{**base, "measured": {"ttft_ms": 200.0, "decode_tps": 6.0}, **fields})
 
 
+def bench_result(candidate, requests, **speeds):
+    load = BenchLoad(content="mixed", prompt=2048, answer=256, requests=requests)
+    speeds = {"ttft_ms": 2500.0, "request_tps": 6.0, "group_tps": 6.0, **speeds}
+    return BenchResult(setup=bench_setup_of(candidate), load=load, at=NOON, **speeds)
+
+
 def running(spec, plan, *reports, generation=1):
     return DeploymentStatus(
         name="m", generation=generation, state="ready", detail="", who="me", since=0.0, plan=plan,
@@ -106,6 +115,36 @@ class TestEvidence:
         (one,) = measurements_of(status(running(spec, three, *reports)))
         assert one.point.decode_tps_per_request == 6.0
         assert one.point.ttft_ms is None
+
+    def test_what_bench_measured_is_one_of_its_load_also_if_nothing_runs(self, spec, plan, fleet):
+        """A plan for the same requests has the measured figures; one for more of them is corrected."""
+        candidate = plan.groups[0].choice.candidate
+        alone = bench_result(candidate, 1, ttft_ms=2500.0, request_tps=6.0)
+        four = bench_result(candidate, 4, ttft_ms=5000.0, request_tps=5.5, group_tps=19.0)
+        runs = statuses.fleet(bench=(alone, four))
+        first, second = measurements_of(runs)
+        assert (first.model, first.engine, first.tp, first.method) == (MODEL, "sglang", 1, "none")
+        assert (first.point.workload, second.point.workload) == (usual(32768, 1), usual(32768, 4))
+        assert first.point.when == "2026-11-20"
+        found = planned_with([spec], fleet, runs, KNOWN).deployments[0].groups[0].choice.prediction
+        assert found.concurrency == 4
+        assert (found.ttft_ms.mid, found.decode_tps_per_request.mid, found.decode_tps_aggregate.mid) == (
+            2500.0,
+            6.0,
+            19.0,
+        )
+        assert found.decode_tps_aggregate.provenance is Provenance.MEASURED
+        assert found.decode_tps_aggregate.basis == "measured here 2026-11-20: 19 at 4 at once"
+        assert found.prefill_tps.provenance is not Provenance.MEASURED
+
+    @pytest.mark.parametrize(
+        "change", [{"model": "o/other"}, {"tp": 2}, {"engine": "vllm"}, {"device": "cpu"}]
+    )
+    def test_what_bench_measured_of_another_setup_changes_nothing(self, spec, plan, fleet, change):
+        result = bench_result(plan.groups[0].choice.candidate, 1, request_tps=1.0)
+        other = result.model_copy(update={"setup": result.setup.model_copy(update=change)})
+        runs = statuses.fleet(bench=(other,))
+        assert planned_with([spec], fleet, runs, KNOWN) == planned_with([spec], fleet, None, KNOWN)
 
     @pytest.mark.parametrize(
         "fields",
@@ -217,7 +256,7 @@ class TestWords:
         assert first == "m is ready: no speed, as the API of a custom workload is not known"
 
     def test_describe_shows_it(self, spec, plan, capsys):
-        describe._show(running(spec, plan, report()), [])
+        describe._show(DescribedDeployment(running(spec, plan, report()), ()))
         out = capsys.readouterr().out
         assert "    measured: TTFT 200 ms (predicted" in out
 
@@ -238,10 +277,10 @@ def test_what_the_canary_read_is_shown(capsys, spec, plan):
     assert canary_words(report(measured=read)) == words
     assert canary_words(report(measured={}, unchecked=("acceptance",))) == "not checked: acceptance"
     assert canary_words(report()) == ""
-    describe._show(running(spec, plan, report(measured=read)), [])
+    describe._show(DescribedDeployment(running(spec, plan, report(measured=read)), ()))
     assert f"canary: {words}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_group_that_says_nothing_any_more_is_not_told_as_ready(capsys, spec, plan):
-    describe._show(running(spec, plan, report(silent_s=240.4)), [])
+    describe._show(DescribedDeployment(running(spec, plan, report(silent_s=240.4)), ()))
     assert "group m/g1/0 was ready; no report for 240 s" in " ".join(capsys.readouterr().out.split())

@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 from sparkfleet.controlplane.api.api_models import API_HEADER, API_VERSION, ApplyRequest
 from sparkfleet.controlplane.api.client import answering
 from sparkfleet.controlplane.api.client_errors import not_working
+from sparkfleet.controlplane.state.tables.bench_table import BenchLoad, BenchResult, bench_setup_of
 from sparkfleet.controlplane.store_safety import opening
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import FormerUsage, GatewayReport, KeyUsage
@@ -31,6 +32,29 @@ async def test_apply_status_events_delete(served):
         assert (await fleet.fleet()).deployments == ()
         with pytest.raises(ControlError, match='no deployment "tiny"'):
             await fleet.delete("tiny", "me")
+
+
+async def test_measured_speeds_are_kept_with_an_event_and_once(served):
+    result = BenchResult(
+        setup=bench_setup_of(plan().groups[0].choice.candidate),
+        load=BenchLoad(content="mixed", prompt=2048, answer=256, requests=1),
+        ttft_ms=412.4,
+        request_tps=48.23,
+        group_tps=48.23,
+    )
+    async with client(served) as fleet:
+        with pytest.raises(ControlError, match='There is no deployment "tiny"'):
+            await fleet.keep_bench("tiny", [result], "me")
+        await fleet.apply(request())
+        await fleet.keep_bench("tiny", [result], "me")
+        (kept,) = (await fleet.fleet()).bench
+        assert kept == result.model_copy(update={"at": kept.at})
+        assert kept.at > 0
+        event = (await fleet.events(0))[-1]
+        assert (event.kind, event.deployment) == ("bench", "tiny")
+        assert event.message == "measured by me: alone: TTFT 412 ms, 48.2 tok/s"
+        await fleet.delete("tiny", "me")
+        assert (await fleet.fleet()).bench == (kept,), "what is known of a setup is not its deployment's"
 
 
 async def test_no_answer_has_the_value_of_a_variable_and_the_same_again_is_no_change(served):

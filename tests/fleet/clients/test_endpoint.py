@@ -60,7 +60,7 @@ async def endpoint():
 async def test_an_answer_is_passed_on_as_it_arrives_and_measured(endpoint):
     url = await endpoint(chunk("A "), 0.03, chunk("word"), chunk(completion_tokens=7), "data: [DONE]\n\n")
     texts = []
-    speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=texts.append)
+    speed = (await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=texts.append)).speed
     assert texts == ["A ", "word"]
     assert speed.tokens == 7
     assert speed.ttft_ms > 0
@@ -77,7 +77,7 @@ async def test_reasoning_is_measured_and_known_to_be_no_answer(endpoint, field):
     texts = []
     for lines, only in (((thought, 0.03, thought), True), ((thought, 0.03, chunk("yes")), False)):
         url = await endpoint(*lines, chunk(completion_tokens=2))
-        speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=2, on_text=texts.append)
+        speed = (await ask_at(url, "tiny", "What?", "sk-1", max_tokens=2, on_text=texts.append)).speed
         assert (speed.decode_tps > 0, speed.only_reasoning) == (True, only)
     assert texts == ["yes"]
 
@@ -99,14 +99,14 @@ async def test_a_key_that_is_refused_has_a_remedy(endpoint):
 async def test_tokens_that_arrive_at_once_have_no_rate(endpoint):
     """39 tokens within 2 ms, after the client had waited for a processor, were shown as 16,343 tok/s."""
     url = await endpoint(chunk("A ") + chunk("word"), chunk(completion_tokens=39))
-    speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=39, on_text=lambda _: None)
+    speed = (await ask_at(url, "tiny", "What?", "sk-1", max_tokens=39)).speed
     assert (speed.tokens, speed.decode_tps) == (39, None)
     assert speed.ttft_ms > 0
 
 
 async def test_one_token_has_no_rate(endpoint):
     url = await endpoint(chunk("A"), chunk(completion_tokens=1))
-    speed = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=lambda _: None)
+    speed = (await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9)).speed
     assert (speed.tokens, speed.ttft_ms, speed.decode_tps) == (1, None, None)
 
 
@@ -126,7 +126,7 @@ async def test_one_token_has_no_rate(endpoint):
 async def test_errors(endpoint, lines, status, message):
     url = await endpoint(*lines, status=status)
     with pytest.raises(ControlError, match=message):
-        await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9, on_text=lambda _: None)
+        await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""`sparkfleet bench`: measures a deployment's speed, beside its prediction, and keeps it for further plans."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from typing import Annotated
+
+import typer
+
+from sparkfleet.cli.clients.ask import KeyOption, key_of
+from sparkfleet.cli.exit_codes import Exit
+from sparkfleet.cli.options import (
+    DEFAULT_INVENTORY,
+    InventoryOption,
+    JsonOption,
+    NameArgument,
+    open_session,
+    run,
+)
+from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
+from sparkfleet.fleet.clients.bench import Bench, BenchGroups, BenchMeasured
+from sparkfleet.fleet.clients.bench import bench as measure
+from sparkfleet.perf.prediction import Band
+from sparkfleet.planner.report.explain.layout import band_ends
+from sparkfleet.units import three_digits
+
+AtOnceOption = Annotated[
+    list[int],
+    typer.Option(
+        "--at-once",
+        min=1,
+        help="Requests at once on each group; may be given several times.  [default: 1, and as many as it was planned for]",
+        show_default=False,
+    ),
+]
+PromptOption = Annotated[
+    int | None,
+    typer.Option(
+        "--prompt", min=1, help="Tokens of a prompt.  [default: 2048, as predicted]", show_default=False
+    ),
+]
+AnswerOption = Annotated[
+    int | None,
+    typer.Option(
+        "--answer",
+        min=32,
+        help="Tokens of an answer at most.  [default: 256, as predicted]",
+        show_default=False,
+    ),
+]
+
+
+def bench(  # noqa: PLR0917  # its parameters are the command line's
+    name: NameArgument,
+    at_once: AtOnceOption = [],  # noqa: B006 (typer reads the default and changes nothing)
+    prompt: PromptOption = None,
+    answer: AnswerOption = None,
+    key: KeyOption = "",
+    inventory: InventoryOption = DEFAULT_INVENTORY,
+    json: JsonOption = False,
+) -> int:
+    """Measure a deployment's TTFT and tok/s over the endpoint, beside what its plan predicted. Further plans use it."""
+    measuring = measure(
+        open_session(inventory),
+        name,
+        key_of(key),
+        at_once=at_once,
+        prompt=prompt,
+        answer=answer,
+        on_load=lambda words: errors.print(words, style="dim"),
+    )
+    return run(_bench(name, measuring, json))
+
+
+async def _bench(name: str, measuring: Coroutine[object, object, Bench], json: bool) -> int:
+    found = await measuring
+    if json:
+        print_json(_as_json(name, found))
+    else:
+        for line in lines(name, found):
+            console.print(line, markup=False)
+    return Exit.DONE
+
+
+def lines(name: str, found: Bench) -> Iterator[str]:
+    """The result for a person."""
+    groups = found.groups
+    what = f"{groups.number} groups at unlike rungs"
+    if groups.rung is not None:
+        candidate = groups.rung.candidate
+        what = str(candidate) if groups.number == 1 else f"each of {groups.number} groups · {candidate.how}"
+    yield f"{name}   {what}"
+    for one in found.measured:
+        ttft, each, together = predicted(groups, one)
+        is_alone = one.load.requests == 1
+        rate = _with(f"{three_digits(one.request_tps)} tok/s", one.request_tps, each)
+        parts = [
+            f"TTFT {_with(f'{one.ttft_ms:.0f} ms', one.ttft_ms, ttft)}",
+            f"{rate} for one user" if is_alone else f"{rate} each",
+        ]
+        if not is_alone:
+            all_of_them = _with(f"{three_digits(one.group_tps)} tok/s", one.group_tps, together)
+            parts.append(f"{all_of_them} together")
+        yield f"  {'alone' if is_alone else f'{one.load.requests} at once':<12}{', '.join(parts)}"
+    yield f"  {_outcome(name, found)}"
+
+
+def predicted(groups: BenchGroups, one: BenchMeasured) -> tuple[Band | None, Band | None, Band | None]:
+    """Bands of TTFT, of one request and of all: a plan has the first two for one alone, the last for all that it serves."""
+    if groups.rung is None:
+        return None, None, None
+    plan = groups.rung.prediction
+    if plan.prompt != one.load.prompt:
+        return None, None, None
+    if one.load.requests == 1:
+        return plan.ttft_ms, plan.decode_tps_per_request, None
+    return None, None, plan.decode_tps_aggregate if plan.concurrency == one.load.requests else None
+
+
+def _with(words: str, value: float, band: Band | None) -> str:
+    """A measured value with its prediction: `48.2 tok/s (predicted 39–64)`."""
+    if band is None:
+        return words
+    beyond = ", below it" if value < band.low else ", above it" if value > band.high else ""
+    return f"{words} (predicted {band_ends(band)}{beyond})"
+
+
+def _outcome(name: str, found: Bench) -> str:
+    if found.disturbed:
+        return f"Not kept: {found.disturbed} ran meanwhile. The same command again when the fleet is idle."
+    if not found.kept:
+        return "Not kept: its groups are at unlike rungs; `sparkfleet status` shows them."
+    rung = found.groups.rung
+    if rung is not None and rung.candidate.device == "cpu":
+        return f"Kept: `sparkfleet describe {name}` shows it. No speed is predicted for CPUs."
+    return f"Kept: the next plans for this model begin with it, and `sparkfleet describe {name}` shows it."
+
+
+def _as_json(name: str, found: Bench) -> dict[str, object]:
+    return {
+        "version": OUTPUT_VERSION,
+        "deployment": name,
+        "groups": found.groups.number,
+        "setup": setup.model_dump(mode="json") if (setup := found.groups.setup) is not None else None,
+        "loads": [
+            {
+                **one.load.model_dump(mode="json"),
+                "rounds": one.rounds,
+                "ttft_ms": one.ttft_ms,
+                "request_tps": one.request_tps,
+                "group_tps": one.group_tps,
+                "predicted": {
+                    field: None if band is None else {"low": band.low, "mid": band.mid, "high": band.high}
+                    for field, band in zip(
+                        ("ttft_ms", "request_tps", "group_tps"), predicted(found.groups, one), strict=True
+                    )
+                },
+            }
+            for one in found.measured
+        ],
+        "disturbed": found.disturbed,
+        "kept": found.kept,
+    }
