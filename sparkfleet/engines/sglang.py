@@ -134,7 +134,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         # (hasso5703/dgx-spark-qwen38, pull request 4).
         *("--sleep-on-idle",),
         *_media(candidate),
-        *_memory(candidate),
+        *_memory(candidate, context),
         *_quantization(candidate),
         *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
         *_speculation(candidate, context),
@@ -150,10 +150,11 @@ def _media(candidate: Candidate) -> tuple[str, ...]:
     return ("--allowed-media-domains", *allowed_domains(candidate)) if given else ()
 
 
-def _memory(candidate: Candidate) -> tuple[str, ...]:
+def _memory(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     flags: list[str] = []
-    if candidate.memory_fraction is not None:
-        flags += ["--mem-fraction-static", f"{candidate.memory_fraction:g}"]
+    fraction = candidate.fraction_of(context.rank)
+    if fraction is not None:
+        flags += ["--mem-fraction-static", f"{fraction:g}"]
     if candidate.kv_dtype != "auto":
         flags += ["--kv-cache-dtype", KV_DTYPES.get(candidate.kv_dtype, candidate.kv_dtype)]
     if candidate.batch_tokens is not None:
@@ -260,7 +261,10 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
         # One entry per rank of the group; without it SGLang requires a NUMA node for each.
         bind = (("SGLANG_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(ranks))),)
         return (*common, *(bind if ranks > 1 else ()), *own, *fabric)
-    return (*common, *cache_env(context), *own, *fabric)
+    # Ranks with unequal memory, or with another engine beside one of them, else refuse to start at a difference of 10 %
+    # (sglang/srt/model_executor/model_runner.py); plans size all of them for the least.
+    unequal = (("SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK", "0"),) if ranks > 1 else ()
+    return (*common, *cache_env(context), *own, *unequal, *fabric)
 
 
 def _meeting(candidate: Candidate, context: RankContext) -> Pairs:

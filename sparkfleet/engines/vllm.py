@@ -105,7 +105,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *("--dtype", candidate.dtype),
         *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are requested every few seconds
         *("--allowed-media-domains", *allowed_domains(candidate)),
-        *_memory(candidate),
+        *_memory(candidate, context),
         *(() if candidate.mmap else (READ_FILES,)),
         *_kernels(candidate),
         *(("--trust-remote-code",) if candidate.trust_remote_code else ()),
@@ -128,12 +128,13 @@ def _server(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     )
 
 
-def _memory(candidate: Candidate) -> tuple[str, ...]:
+def _memory(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     flags: list[str] = []
+    fraction = candidate.fraction_of(context.rank)
     if candidate.kv_cache_bytes is not None:
         flags += ["--kv-cache-memory-bytes", str(candidate.kv_cache_bytes)]
-    if candidate.memory_fraction is not None:
-        flags += ["--gpu-memory-utilization", f"{candidate.memory_fraction:g}"]
+    if fraction is not None:
+        flags += ["--gpu-memory-utilization", f"{fraction:g}"]
     if candidate.kv_dtype != "auto":
         flags += ["--kv-cache-dtype", candidate.kv_dtype]
     if candidate.batch_tokens is not None:

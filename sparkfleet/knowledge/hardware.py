@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from typing import Annotated
 
 from pydantic import BeforeValidator
 
 from sparkfleet.knowledge.data_file import DataFile, Date, MeasuredRange, Sources, UniqueEntries, pairs
+from sparkfleet.units import GB
 from sparkfleet.values import Value
+
+MEMORY_ALIKE = 0.05
+"""Share of the larger memory by which two nodes of one size may differ: 128 GB boxes are published with 119 to 121.7 GiB."""
 
 
 class SparkModel(Value):
@@ -21,6 +27,11 @@ class SparkModel(Value):
     """MemTotal, GB (1e9 bytes)."""
     sources: Sources
     date: Date
+
+    @property
+    def size(self) -> str:
+        """Nominal memory: "128 GB"."""
+        return self.name.rpartition(", ")[2]
 
 
 class Vendor(Value):
@@ -91,6 +102,8 @@ class Hardware(Value):
     """Contents of `hardware.yaml`."""
 
     boxes: UniqueEntries[SparkModel]
+    gpu_names: tuple[str, ...]
+    """Globs on the name of the GPU that everything known here is about."""
     vendors: UniqueEntries[Vendor]
     confusables: Annotated[tuple[tuple[str, str], ...], BeforeValidator(pairs)]
     """PCI ids of other machines → their names."""
@@ -116,3 +129,21 @@ HARDWARE = DataFile("hardware.yaml", Hardware)
 def hardware() -> Hardware:
     """The packaged hardware facts."""
     return HARDWARE.content
+
+
+def is_known_gpu(name: str) -> bool:
+    """True for the GPU of a DGX Spark. Memory, speed, images and rules of any other are not known."""
+    return any(fnmatch(name, pattern) for pattern in hardware().gpu_names)
+
+
+def memory_size(total: int) -> str:
+    """The size under which a node with so many bytes of memory is sold ("64 GB"); the bytes themselves if none is known."""
+    near = [
+        box for box in hardware().boxes if box.memory_total_gb.low <= total / GB <= box.memory_total_gb.high
+    ]
+    return near[0].size if near else f"{total / GB:.0f} GB"
+
+
+def memory_alike(totals: Sequence[int]) -> bool:
+    """True if nodes with these bytes of memory are of one size."""
+    return not totals or min(totals) >= (1 - MEMORY_ALIKE) * max(totals)

@@ -14,9 +14,15 @@ _LEAKED = {"MemFree": 3139656, "MemAvailable": 40174336, "Buffers": 13252, "Cach
 """A Spark whose driver kept about 80 GiB that no line contains (a capture of 2026-09-13), kB."""
 
 
+_LESS_KB = 127600748 - 62500000
+"""A Spark of 64 GB has so much less, by its nominal size: no capture is published (knowledge/hardware.yaml)."""
+_SPARK_64 = {name: _SPARK[name] - _LESS_KB for name in ("MemTotal", "MemFree", "MemAvailable")}
+_KINDS: dict[str, dict[str, int]] = {"spark": {}, "leaked": _LEAKED, "spark-64": _SPARK_64}
+
+
 def meminfo(kind: str, held_mib: int) -> str:
-    """The file's text for a `spark` or a `leaked` one, without the memory of a process on the GPU."""
-    values = _SPARK | (_LEAKED if kind == "leaked" else {})
+    """The file's text for a `spark`, one of 64 GB or a `leaked` one, without the memory of a process on the GPU."""
+    values = _SPARK | _KINDS[kind]
     held = {name: max(0, values[name] - held_mib * 1024) for name in ("MemFree", "MemAvailable")}
     rows = [f"{name + ':':<16}{amount:>8} kB" for name, amount in (values | held).items()]
     return (

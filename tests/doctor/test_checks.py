@@ -313,6 +313,13 @@ def jetson(a, b):
     b.answers[ReadIdentity.argv] = capture("identity-thor.txt")
 
 
+def sixty_four_gb(a, b):
+    def less(line):
+        return f"{line[1]}{int(line[2]) - 65_000_000}"
+
+    b.answers[MEMINFO] = re.sub(r"(Mem(?:Total|Free|Available): +)(\d+)", less, b.answers[MEMINFO])
+
+
 def n1x(a, b):
     b.change(("lspci", "-Dnn"), "10de:2e12", "10de:2e03")
 
@@ -402,6 +409,7 @@ FAULTS = [
     (no_refs, "hub-refs", "info", "no refs/main in the cache of Qwen/Qwen3-8B"),
     (shm_full, "shm-size", "warning", "30 GB are used in /dev/shm"),
     (no_card, "cx7-present", "info", "no ConnectX-7"),
+    (sixty_four_gb, "memory-equal", "info", "joins nodes of unequal memory: 128 GB on spark1, 64 GB on spark2"),
 ]  # fmt: skip
 
 FOLLOWING = {

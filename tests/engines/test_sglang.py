@@ -221,3 +221,15 @@ def test_speculation_on_cpus_is_refused(launch):
 def test_media_come_from_the_allowed_hosts_only(launch, flags, version, domains, given):
     found = flags(launch(engine_version=version, media_domains=domains).argv[3:])
     assert found.get("--allowed-media-domains") == given
+
+
+def test_ranks_start_with_unequal_free_memory(launch):
+    name = "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK"
+    assert dict(launch(1, nodes=2, memory_fraction=0.5).env)[name] == "0"
+    assert name not in dict(launch(memory_fraction=0.5).env)
+    assert dict(launch(nodes=2, env=((name, "1"),)).env)[name] == "1", "the deployment's own counts"
+
+
+def test_a_replica_on_a_larger_node_takes_less_of_it(launch):
+    argv = launch(memory_fraction=0.6, memory_fractions=(0.3,)).argv
+    assert argv[argv.index("--mem-fraction-static") + 1] == "0.3"

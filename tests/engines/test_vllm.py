@@ -352,3 +352,12 @@ def test_a_container_writes_kv_where_the_nodes_user_can_remove_it(launch, tmp_pa
                        check=True, umask=0o022)  # fmt: skip
         assert made.stat().st_mode & 0o777 == mode
         made.rmdir()
+
+
+def test_each_rank_has_its_own_share_of_memory(launch):
+    shares = {"device": "cuda", "nodes": 2, "memory_fraction": 0.6}
+    for rank, own in ((0, "0.3"), (1, "0.6")):
+        argv = launch(rank, memory_fractions=(0.3, 0.6), **shares).argv
+        assert argv[argv.index("--gpu-memory-utilization") + 1] == own
+        argv = launch(rank, **shares).argv
+        assert argv[argv.index("--gpu-memory-utilization") + 1] == "0.6"

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.hardware import HARDWARE, hardware
+from sparkfleet.knowledge.hardware import HARDWARE, hardware, is_known_gpu, memory_alike, memory_size
 
 
 def test_links_are_ordered_as_measured() -> None:
@@ -46,3 +46,39 @@ def test_a_wrong_file_is_named(old: str, new: str, complaint: str) -> None:
     assert old in text
     with pytest.raises(SpecError, match=complaint):
         HARDWARE.read(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("gb", "size"),
+    [
+        (130.66, "128 GB"),
+        (127.8, "128 GB"),
+        (64.0, "64 GB"),
+        (61.5, "64 GB"),
+        (96.4, "96 GB"),
+        (32.0, "32 GB"),
+    ],
+)
+def test_the_size_that_a_node_is_sold_with(gb, size):
+    assert memory_size(int(gb * 1e9)) == size
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA GB10", True),
+        ("NVIDIA RTX Spark N1X", False),
+        ("NVIDIA N1X", False),
+        ("NVIDIA GeForce RTX 5090", False),
+        ("NVIDIA GB200", False),
+        ("NVIDIA GH200 480GB", False),
+    ],
+)
+def test_everything_known_is_about_the_gb10(name, known):
+    assert is_known_gpu(name) is known
+
+
+def test_nodes_of_one_size_differ_by_little():
+    assert memory_alike([130_660_000_000, 127_800_000_000])
+    assert memory_alike([])
+    assert not memory_alike([130_660_000_000, 119_000_000_000])

@@ -187,3 +187,4 @@ def test_memory_of_a_process_is_missing_from_meminfo() -> None:
 
     assert available(meminfo("spark", 0)) - available(meminfo("spark", 1000)) == 1000 * 1024
     assert available(meminfo("leaked", 0)) == 40174336
+    assert available(meminfo("spark", 0)) - available(meminfo("spark-64", 0)) == 127600748 - 62500000

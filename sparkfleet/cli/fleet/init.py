@@ -198,7 +198,7 @@ def _note(one: ShownKey, options: Options) -> str:
 
 def _show_machines(machines: Sequence[FoundMachine]) -> None:
     for one in machines:
-        name = one.kind.name or "not a Spark"
+        name = ", ".join(filter(None, (one.kind.name or "not a Spark", one.memory)))
         console.print(Text(f"  {one.hostname or one.node.address}: {name} ({one.kind.because})"))
 
 

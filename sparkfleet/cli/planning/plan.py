@@ -74,8 +74,9 @@ AssumeOption = Annotated[
     str | None,
     typer.Option(
         "--assume",
-        metavar="KIND|FILE",
-        help="Plan without contacting the nodes: as if each were a `dgx-spark` or `dgx-spark-64`, or from a file of facts.",
+        metavar="KIND[,…]|FILE",
+        help="Plan without contacting the nodes: as if each were a `dgx-spark` or `dgx-spark-64` (64 GB); with the kind of"
+        " each, as `dgx-spark,dgx-spark-64`; or from a file of facts.",
     ),
 ]
 SparksOption = Annotated[
@@ -85,7 +86,7 @@ SparksOption = Annotated[
         min=1,
         max=MOST_SPARKS,
         metavar="N",
-        help="Plan for N idle Sparks, which you need not have, in place of an inventory.",
+        help="Plan for N idle Sparks, which you need not have, in place of an inventory; of 128 GB without --assume.",
     ),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Show every candidate that was not chosen.")]

@@ -34,12 +34,16 @@ def machine_is_a_spark(node: NodeSnapshot, identity: MachineIdentity) -> Iterato
     elif found.kind is MachineKind.OTHER:
         yield note(
             f"{node.name} is not a DGX Spark ({identity.machine or 'unnamed machine'}): {found.because}",
-            means="It can be used, but rules and predictions for GB10 do not apply to it.",
+            means="Images, memory and speed are known for the GB10 of a Spark: plans leave another GPU out. A node without"
+            " a GPU serves the embedded models, any node custom workloads.",
         )
 
 
 @node_check(
-    "cx7-present", "the ConnectX-7 is present", rules=("cx7-absent-without-cable",), source="sparkbase wiki"
+    "cx7-present",
+    "the ConnectX-7 is present",
+    rules=("cx7-absent-without-cable",),
+    source="sparkbase wiki; digchick/dgx-spark-200g-link-fix; NVIDIA/dgx-spark-playbooks, pull request 108",
 )
 def cx7_present(node: NodeSnapshot, identity: MachineIdentity, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a ConnectX-7 that is absent from PCI on a node with a cable in the inventory: without one it may be off."""
@@ -48,8 +52,14 @@ def cx7_present(node: NodeSnapshot, identity: MachineIdentity, fleet: FleetReadi
     if not _cx7_functions(node):
         yield note(
             f"{node.name} has no ConnectX-7 on PCI",
-            means="No cable is plugged in: without one its PCI functions may be absent. The card itself is not missing.",
-            do="Plug the QSFP cable in; reboot if the card does not appear.",
+            means="DGX OS switches it off while no cable is plugged in, and while the machine at the other end is off. The"
+            " card itself is not missing.",
+            do=(
+                "Plug the QSFP cable in, and reboot both ends together: a card that came back without a boot was measured at"
+                " 13 of 200 Gb/s.",
+                "sudo mv /etc/nvidia/cx7-hotplug-enabled /root/   # on all nodes, if a reboot of one takes the card of its"
+                " neighbour away",
+            ),
         )
 
 

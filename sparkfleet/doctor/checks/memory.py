@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
-from sparkfleet.doctor.check import Check, node_check
+from sparkfleet.doctor.check import Check, fleet_check, node_check
+from sparkfleet.doctor.checks.agreement import differing
 from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
-from sparkfleet.doctor.snapshot import NodeSnapshot
+from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 from sparkfleet.hostfacts.gpu import GpuProcess
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.hostfacts.memory import Kernel, MemoryMap
 from sparkfleet.hostfacts.processes import HoldingProcess
+from sparkfleet.knowledge.hardware import memory_alike, memory_size
 from sparkfleet.remote.page_cache import DROP_BY_HAND
 from sparkfleet.units import GB, GIB, gib, gib_of
 
@@ -190,6 +192,31 @@ def gpu_log(node: NodeSnapshot, kernel_log: KernelLog) -> Iterator[CheckFault]:
         )
 
 
+@fleet_check(
+    "memory-equal",
+    "joined nodes have memory of one size",
+    source="https://build.nvidia.com/spark/vllm-cluster/advanced: two Sparks of the same memory size",
+)
+def memory_equal(fleet: FleetReadings) -> Iterator[CheckFault]:
+    """Reports pairs, and nodes of one switch, of unequal memory: a group over them has the room of the smallest."""
+    joined: dict[str, list[str]] = {}
+    for link in fleet.links:
+        joined.setdefault(link.switch or link.name, []).extend(link.nodes)
+    for name, nodes in joined.items():
+        totals = {node: memory.total for node in nodes if (memory := fleet.node(node).memory) is not None}
+        if memory_alike(list(totals.values())):
+            continue
+        sizes: dict[str, list[str]] = {}
+        for node, total in totals.items():
+            sizes.setdefault(memory_size(total), []).append(node)
+        yield note(
+            f"{name} joins nodes of unequal memory: {differing(sizes)}",
+            means="A model that is split over both sizes has the room of the smallest node on each. NVIDIA pairs Sparks of"
+            " one size. A deployment on one node, or one per size, uses all of it.",
+            do="sparkfleet plan FILE   # prefers nodes of one size, and names what a group over both cannot use",
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     memory_leftover,
     memory_hogs,
@@ -198,5 +225,6 @@ CHECKS: tuple[Check, ...] = (
     page_cache,
     swap,
     memory_pressure,
+    memory_equal,
     gpu_log,
 )

@@ -46,15 +46,22 @@ class AssumedNode(Value):
 
 
 def assume(what: str, inventory: Inventory) -> tuple[NodeFacts, ...]:
-    """Facts of all nodes of an inventory, from a kind ("dgx-spark", "dgx-spark-64") or a file with facts by node.
+    """Facts of all nodes of an inventory, from a kind ("dgx-spark", "dgx-spark-64"), the kind of each node in their order
+    ("dgx-spark,dgx-spark-64"), or a file with facts by node.
 
     Raises:
-        SpecError: neither a kind nor a readable file, or the file is wrong.
+        SpecError: neither kinds, one for all nodes or one for each, nor a readable file; or the file is wrong.
     """
     boxes = {box.id: box for box in hardware().boxes}
-    box = boxes.get(ALIASES.get(what, what))
-    if box is not None:
-        return tuple(_facts(name, _of_box(box)) for name in inventory.nodes)
+    kinds = [boxes.get(ALIASES.get(kind, kind)) for kind in what.split(",")]
+    if known := [box for box in kinds if box is not None]:
+        each = known * len(inventory.nodes) if len(kinds) == 1 else known
+        if len(known) < len(kinds) or len(each) != len(inventory.nodes):
+            raise SpecError(
+                f"--assume {quote(what)}: {len(kinds)} kinds for {len(inventory.nodes)} nodes, {len(known)} of them known.",
+                do=f"One kind for all nodes, or one for each: {', '.join(sorted({*boxes, *ALIASES}))}.",
+            )
+        return tuple(_facts(name, _of_box(box)) for name, box in zip(inventory.nodes, each, strict=True))
     given = _read(what, sorted({*boxes, *ALIASES}))
     if unknown := sorted(set(given) - set(inventory.nodes)):
         raise SpecError(

@@ -25,6 +25,8 @@ from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciDevices
+from sparkfleet.hostfacts.node import ReadMemory
+from sparkfleet.knowledge.hardware import memory_size
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.open_channel import open_channel
@@ -84,11 +86,13 @@ class ShownKey(NamedTuple):
 
 
 class FoundMachine(NamedTuple):
-    """A machine that accepted the login: its node, host name and kind."""
+    """A machine that accepted the login: its node, host name, kind and memory."""
 
     node: Node
     hostname: str
     kind: Recognised
+    memory: str = ""
+    """Its nominal size ("64 GB"); "" if it was not read."""
 
 
 class NewInventory(NamedTuple):
@@ -258,12 +262,16 @@ def require_sparks(machines: Sequence[FoundMachine]) -> None:
         )
 
 
-async def _recognise(channel: Channel) -> tuple[str, Recognised]:
-    name, identity, pci = await run_batch(channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv])
+async def _recognise(channel: Channel) -> tuple[str, Recognised, str]:
+    name, identity, pci, meminfo = await run_batch(
+        channel, [("uname", "-n"), ReadIdentity.argv, ReadPciDevices.argv, ReadMemory.argv]
+    )
     if isinstance(name, NodeError):
         raise name
     machine = value_or(identity, ReadIdentity.parse, MachineIdentity(), fine=ReadIdentity.fine)
-    return text(name.stdout.strip(), 64), recognise(machine, value_or(pci, ReadPciDevices.parse, ()))
+    kind = recognise(machine, value_or(pci, ReadPciDevices.parse, ()))
+    memory = value_or(meminfo, ReadMemory.parse, None)
+    return text(name.stdout.strip(), 64), kind, memory_size(memory.total) if memory else ""
 
 
 def named(machines: Sequence[FoundMachine], old: Inventory | None) -> dict[str, Node]:

@@ -250,8 +250,9 @@ def cache_dir(kernels: str, deployment: str, candidate: Candidate) -> str:
 
 
 NO_KV_KEY = (
-    *("shape", "context", "concurrency", "batch_tokens", "memory_fraction", "kv_cache_bytes"),
-    *("kv_disk_bytes", "kv_staging_bytes", "mmap", "media_domains", "health", "port", "command"),
+    *("shape", "context", "concurrency", "batch_tokens", "memory_fraction", "memory_fractions"),
+    *("kv_cache_bytes", "kv_disk_bytes", "kv_staging_bytes"),
+    *("mmap", "media_domains", "health", "port", "command"),
 )
 """Fields of a candidate that change no byte of a block of KV."""
 

@@ -79,7 +79,9 @@ KNOBS: dict[str, Knob] = {
         "real", r"real|[0-9]{1,6}(\.[0-9]{1,3})?[MGT]", "size of a file system of its own for the model cache"
     ),
     "meminfo": Knob(
-        "real", "real|spark|leaked", "/proc/meminfo: the host's, a Spark's, or with 80 GiB unaccounted"
+        "real",
+        "real|spark|spark-64|leaked",
+        "/proc/meminfo: the host's, a Spark's, that of one with 64 GB, or with 80 GiB unaccounted",
     ),
     "sudo": Knob("no", "no|yes", "the user may use sudo without a password"),
 }

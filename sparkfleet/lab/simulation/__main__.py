@@ -23,6 +23,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--runs", type=int, default=10, help="how many seeds, from there on")
     parser.add_argument("--hours", type=float, default=3.0, help="simulated hours with faults, per run")
     parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--small", type=int, default=0, help="how many of the nodes have 64 GB")
     parser.add_argument(
         "--fault-every", type=float, default=FAULT_EVERY_S, help="mean seconds between faults"
     )
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
             print("\n".join(report.violations))
             print(
                 f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours}"
-                f" --nodes {given.nodes} --fault-every {given.fault_every}"
+                f" --nodes {given.nodes} --small {given.small} --fault-every {given.fault_every}"
                 f" --drain-every {given.drain_every} --race-every {given.race_every}"
                 f" --demand-every {given.demand_every} --log"
             )
@@ -78,6 +79,7 @@ def _reports(given: argparse.Namespace) -> Iterator[RunReport]:
         drain_every_s=given.drain_every,
         race_every_s=given.race_every,
         demand_every_s=given.demand_every,
+        small=given.small,
     )
     seeds = range(given.seed, given.seed + given.runs)
     if given.jobs <= 1 or given.runs <= 1:

@@ -13,6 +13,8 @@ from sparkfleet.units import GIB
 
 MEMORY = 119 * GIB
 """MemTotal of a Spark."""
+SMALL_MEMORY = 59 * GIB
+"""MemTotal of a Spark of 64 GB, by its nominal size."""
 SYSTEM = 8 * GIB
 """Bytes of them that its system takes."""
 LEASE_S = 120.0
@@ -20,9 +22,9 @@ LEASE_S = 120.0
 
 
 @lru_cache
-def _answer(name: str, free: int, boots: int) -> NodeReport:
+def _answer(name: str, total: int, free: int, boots: int) -> NodeReport:
     return NodeReport(
-        name=name, joined=True, memory_total=MEMORY, memory_available=free, boot=f"{name}-{boots}"
+        name=name, joined=True, memory_total=total, memory_available=free, boot=f"{name}-{boots}"
     )
 
 
@@ -31,6 +33,8 @@ class SimulatedNode:
     """One machine."""
 
     name: str
+    small: bool = False
+    """It has 64 GB."""
     boots: int = 1
     up: bool = True
     cut: bool = False
@@ -45,6 +49,11 @@ class SimulatedNode:
     """Since when Ray does not reach it; None while it does."""
     joined_since: float = 0.0
     """Since when Ray reaches it, or reached it last."""
+
+    @property
+    def memory(self) -> int:
+        """MemTotal, bytes."""
+        return SMALL_MEMORY if self.small else MEMORY
 
     @property
     def joined(self) -> bool:
@@ -79,17 +88,19 @@ class SimulatedFleet:
     Args:
         names: of the nodes; the first one is the head.
         time: the simulated clock.
+        small: nodes with 64 GB; the others have 128.
     """
 
     names: tuple[str, ...]
     time: Timeline
+    small: tuple[str, ...] = ()
     nodes: dict[str, SimulatedNode] = field(default_factory=dict)
     engines: dict[GroupKey, SimulatedEngine] = field(default_factory=dict)
     ended: list[tuple[float, SimulatedEngine, str]] = field(default_factory=list)
     """Engines that have ended, when, and what ended them."""
 
     def __post_init__(self) -> None:
-        self.nodes = {name: SimulatedNode(name) for name in self.names}
+        self.nodes = {name: SimulatedNode(name, small=name in self.small) for name in self.names}
 
     @property
     def head(self) -> SimulatedNode:
@@ -99,7 +110,8 @@ class SimulatedFleet:
     def free(self, name: str) -> int:
         """MemAvailable of a node, bytes."""
         used = sum(one.needs for one in self.engines.values() if name in one.nodes)
-        return max(0, MEMORY - SYSTEM - used - self.nodes[name].hog)
+        node = self.nodes[name]
+        return max(0, node.memory - SYSTEM - used - node.hog)
 
     def end(self, group: GroupKey, why: str) -> None:
         """End an engine, if it is there."""
@@ -141,7 +153,7 @@ class SimulatedFleet:
             return NodeReport(name=node.name, joined=False)
         if node.slow_report:
             return NodeReport(name=node.name, joined=True)
-        return _answer(node.name, self.free(node.name), node.boots)
+        return _answer(node.name, node.memory, self.free(node.name), node.boots)
 
     def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
         """End ranks of other groups on nodes that answer. `newest`: see `Nodes.sweep`."""

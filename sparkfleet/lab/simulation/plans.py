@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.lab.simulation.fleet import MEMORY, SMALL_MEMORY, SYSTEM
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan, GroupPlan, GroupShape, Rung
 from sparkfleet.specs.deployment import Deployment
@@ -26,12 +27,24 @@ IDLE_S = (None, None, 30, 300)
 
 
 def random_plan(
-    name: str, nodes: Sequence[str], chance: random.Random, share_gib: int = SHARE_GIB
+    name: str,
+    nodes: Sequence[str],
+    chance: random.Random,
+    share_gib: int = SHARE_GIB,
+    small: Collection[str] = (),
 ) -> tuple[Deployment, DeploymentPlan]:
-    """A deployment of one or two groups, each with a ladder of one to three rungs on one or two nodes."""
+    """A deployment of one or two groups, each with a ladder of one to three rungs on one or two nodes.
+
+    Args:
+        name: its name.
+        nodes: the nodes that it may be on.
+        chance: the seed's.
+        share_gib: most that it takes of a node.
+        small: nodes with 64 GB, on which it takes as large a share of less.
+    """
     spec = Deployment(name=name, model="builtin:tiny", concurrency=chance.randrange(1, 1000))
     count = chance.choice((1, 1, 2))
-    groups = tuple(_group(nodes, share_gib // count, chance) for _ in range(count))
+    groups = tuple(_group(nodes, share_gib // count, chance, small) for _ in range(count))
     return spec, DeploymentPlan(name=name, objective="interactive", groups=groups)
 
 
@@ -85,15 +98,17 @@ def edited(
     return words, now.plan.model_copy(update={"groups": groups})
 
 
-def _group(nodes: Sequence[str], most_gib: int, chance: random.Random) -> GroupPlan:
+def _group(nodes: Sequence[str], most_gib: int, chance: random.Random, small: Collection[str]) -> GroupPlan:
     needs = chance.randrange(most_gib // 2, most_gib)
-    rungs = tuple(_rung(nodes, needs - 2 * at, chance) for at in range(chance.choice((1, 2, 2, 3))))
+    rungs = tuple(_rung(nodes, needs - 2 * at, chance, small) for at in range(chance.choice((1, 2, 2, 3))))
     return GroupPlan(ladder=rungs)
 
 
-def _rung(nodes: Sequence[str], needs_gib: int, chance: random.Random) -> Rung:
+def _rung(nodes: Sequence[str], needs_gib: int, chance: random.Random, small: Collection[str]) -> Rung:
     size = chance.choice((1, 1, min(2, len(nodes))))
-    return _made(tuple(chance.sample(list(nodes), size)), needs_gib)
+    taken = tuple(chance.sample(list(nodes), size))
+    share = (SMALL_MEMORY - SYSTEM) / (MEMORY - SYSTEM) if set(small) & set(taken) else 1.0
+    return _made(taken, int(needs_gib * share))
 
 
 def _made(nodes: tuple[str, ...], needs_gib: int) -> Rung:

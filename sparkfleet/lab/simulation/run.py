@@ -50,13 +50,21 @@ class Simulation:
         every: mean times between two of each.
         root: an empty directory.
         demand_every_s: mean time between two events of deployments on demand; inf: there are none.
+        small: how many of the nodes have 64 GB.
     """
 
     def __init__(
-        self, seed: int, nodes: int, every: EventIntervals, root: Path, demand_every_s: float
+        self,
+        seed: int,
+        nodes: int,
+        every: EventIntervals,
+        root: Path,
+        demand_every_s: float,
+        *,
+        small: int = 0,
     ) -> None:
         self._every = every
-        self._world = World(seed, nodes, root)
+        self._world = World(seed, nodes, root, small)
         self._demand_every_s = demand_every_s
         self._demand: DemandEvents | None = None
         self._demand_checks = DemandChecks(self._world)
@@ -347,6 +355,7 @@ def simulate(
     drain_every_s: float = DRAIN_EVERY_S,
     race_every_s: float = RACE_EVERY_S,
     demand_every_s: float = float("inf"),
+    small: int = 0,
 ) -> RunReport:
     """One run from a seed.
 
@@ -360,11 +369,14 @@ def simulate(
         race_every_s: mean time between two races, which have a chance of their own, too; inf for none.
         demand_every_s: mean time between two events of deployments on demand, such as requests; inf: there are none, so that
             a seed gives the run that it gave before there were any.
+        small: how many of the nodes, the last ones, have 64 GB.
     """
     logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
     try:
         every = EventIntervals(fault_every_s, drain_every_s, race_every_s)
         with TemporaryDirectory() as root:
-            return asyncio.run(Simulation(seed, nodes, every, Path(root), demand_every_s).run(hours))
+            return asyncio.run(
+                Simulation(seed, nodes, every, Path(root), demand_every_s, small=small).run(hours)
+            )
     finally:
         logging.disable(logging.NOTSET)

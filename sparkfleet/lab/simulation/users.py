@@ -10,7 +10,7 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.errors import ControlError
 from sparkfleet.lab.simulation.clients import DEMANDED
-from sparkfleet.lab.simulation.fleet import MEMORY, SYSTEM
+from sparkfleet.lab.simulation.fleet import SYSTEM
 from sparkfleet.lab.simulation.plans import demanded_plan, edited, random_plan
 from sparkfleet.lab.simulation.world import UserAction, World
 from sparkfleet.planner.types.plan import DeploymentPlan
@@ -81,7 +81,7 @@ class Users:
         world = self._world
         assert world.controller is not None
         names = [one for one in world.names if one not in world.drained()]
-        spec, plan = random_plan(name, names, world.race_chance, world.share_gib)
+        spec, plan = random_plan(name, names, world.race_chance, world.share_gib, world.fleet.small)
         with contextlib.suppress(OvertakenError, sqlite3.Error):
             desired, changed = await world.controller.commands.put(spec, plan, "somebody", base=base)
             self.confirmed[name] = desired
@@ -115,8 +115,8 @@ class Users:
     def _planned(self, name: str, nodes: list[str]) -> tuple[Deployment, DeploymentPlan]:
         world = self._world
         if name not in DEMANDED:
-            return random_plan(name, nodes, world.chance, world.share_gib)
-        left = dict.fromkeys(nodes, (MEMORY - SYSTEM) // GIB)
+            return random_plan(name, nodes, world.chance, world.share_gib, world.fleet.small)
+        left = {node: (world.fleet.nodes[node].memory - SYSTEM) // GIB for node in nodes}
         for one in world.store.deployments.desired().values():
             for group in () if one.spec.on_demand else one.plan.groups:
                 for node in left.keys() & set(group.choice.candidate.shape.nodes):

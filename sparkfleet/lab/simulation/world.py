@@ -87,9 +87,10 @@ class World:
         seed: of all chance.
         nodes: how many.
         root: an empty directory: the lock of the store is a real one.
+        small: how many of the nodes, the last ones, have 64 GB.
     """
 
-    def __init__(self, seed: int, nodes: int, root: Path) -> None:
+    def __init__(self, seed: int, nodes: int, root: Path, small: int = 0) -> None:
         self.chance = random.Random(seed)  # noqa: S311  # it is to be repeatable
         self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
         self.race_chance = random.Random(f"races {seed}")  # noqa: S311
@@ -98,7 +99,7 @@ class World:
         self.report = RunReport(seed=seed, hours=0.0, rounds=0)
         self.time = Timeline()
         self.names = tuple(f"spark{n}" for n in range(1, nodes + 1))
-        self.fleet = SimulatedFleet(self.names, self.time)
+        self.fleet = SimulatedFleet(self.names, self.time, self.names[nodes - small :])
         self.place = StorePlace(self.time, self.names, self.chance, root)
         self.store = self.place.right
         """Everything that was applied, whatever is in its place."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import nlargest
 
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.knowledge.hardware import hardware, memory_alike
 from sparkfleet.perf.memory.demand import MemoryBudget, NodeMemory, fits
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
@@ -109,9 +109,19 @@ class MemoryLedger:
                 count: min(room for room, name in able if held[name] == count) for count in held.values()
             }
             able.sort(key=lambda item: (held[item[1]], (item[0] - least[held[item[1]]]) // ALIKE))
-            chosen = {name for _, name in able[: pool.site.ranks]}
+            chosen = self._of_one_size([name for _, name in able], pool.site.ranks, held)
             return tuple(name for name in pool.nodes if name in chosen)
         return None
+
+    def _of_one_size(self, names: Sequence[str], ranks: int, held: Mapping[str, int]) -> Sequence[str]:
+        """The first nodes for one group; nodes of one size if no more is on any of them."""
+        first, totals = names[:ranks], self._fleet.totals
+        most = max(held[name] for name in first)
+        for name in names:
+            alike = [one for one in names if memory_alike((totals[one], totals[name]))][:ranks]
+            if len(alike) == ranks and max(held[one] for one in alike) <= most:
+                return alike
+        return first
 
     def put(self, deployment: str, nodes: Iterable[str], size: float) -> None:
         """Count a rank of `size` bytes on each of the nodes."""

@@ -13,7 +13,7 @@ from functools import cached_property
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkKind
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.ceilings import LinkSpeed
-from sparkfleet.knowledge.hardware import hardware
+from sparkfleet.knowledge.hardware import hardware, memory_alike
 from sparkfleet.knowledge.rules.rule_context import TopologyName
 from sparkfleet.specs.inventory import Inventory, Link
 from sparkfleet.values import Value
@@ -94,6 +94,22 @@ class Fleet(Value):
             self._found[key] = self._pools(ranks, allowed)
         return self._found[key]
 
+    def is_unequal(self, pool: Pool) -> bool:
+        """True if the only group that fits in a pool has nodes of unequal memory."""
+        totals = [self.by_name[name].memory.total for name in pool.nodes]
+        return 1 < len(pool.nodes) == pool.site.ranks and not memory_alike(totals)
+
+    def neighbours(self, nodes: Sequence[str], allowed: Sequence[str] = ()) -> tuple[str, ...]:
+        """Further nodes that could be in a group of as many ranks with any of these; `allowed`: only these, () is any."""
+        pools = self.pools(len(nodes), allowed) if len(nodes) > 1 else ()
+        found = dict.fromkeys(name for pool in pools if set(pool.nodes) & set(nodes) for name in pool.nodes)
+        return tuple(name for name in found if name not in nodes)
+
+    @cached_property
+    def totals(self) -> dict[str, int]:
+        """Memory of each node, bytes."""
+        return {node.name: node.memory.total for node in self.nodes}
+
     @cached_property
     def _found(self) -> dict[tuple[int, tuple[str, ...]], tuple[Pool, ...]]:
         return {}
@@ -103,7 +119,11 @@ class Fleet(Value):
         if ranks == 1:
             return tuple(self._alone(names))
         found = [*self._direct(ranks, names), *self._switched(ranks, names)]
-        return tuple(sorted(found, key=lambda pool: (pool.site.latency_us, -pool.site.gb_per_s)))
+
+        def order(pool: Pool) -> tuple[float, float, bool]:
+            return pool.site.latency_us, -pool.site.gb_per_s, self.is_unequal(pool)
+
+        return tuple(sorted(found, key=order))
 
     def _alone(self, names: Sequence[str]) -> Iterator[Pool]:
         kinds: dict[SiteClass, list[str]] = defaultdict(list)

@@ -11,7 +11,7 @@ from sparkfleet.values import Value
 Member = tuple[int, int]
 """Generation and index with which a group was first started: its name (`g1/0`) as long as it runs."""
 
-FOLLOWS = ("memory_fraction", "mmap", "kv_staging_bytes")
+FOLLOWS = ("memory_fraction", "memory_fractions", "mmap", "kv_staging_bytes")
 """Fields that follow from a prediction, or matter at a start only: a better prediction or a quicker start is no reason to
 restart a model."""
 ALLOWS = "media_domains"

@@ -53,7 +53,7 @@ def unwanted(case: VariantCase) -> Rejection | None:
     if unreadable:
         return wanted(name, unreadable)
     if variant.nodes and not set(variant.nodes) & {node.name for node in case.fleet.nodes}:
-        return wanted(name, f"none of the nodes {', '.join(variant.nodes)} has a GPU")
+        return wanted(name, f"none of the nodes {', '.join(variant.nodes)} has the GPU of a Spark, a GB10")
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import get_args
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.knowledge.hardware import is_known_gpu
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.engine_args.user_overrides import requests_given, take_over
@@ -145,9 +146,11 @@ def _case(
         reason = "unknown checkpoint: sparkfleet needs its directory, its cached config, or a known name"
         return Rejection(what=variant.model, reason=reason, why="wanted")
     fleet = planning.fleet
-    with_gpu = tuple(node for node in fleet.nodes if node.gpu is not None)
-    if len(with_gpu) < len(fleet.nodes):
-        fleet = fleet.model_copy(update={"nodes": with_gpu})
+    known = tuple(node for node in fleet.nodes if node.gpu is not None and is_known_gpu(node.gpu.name))
+    if not known:
+        return _without_sparks(variant.model)
+    if len(known) < len(fleet.nodes):
+        fleet = fleet.model_copy(update={"nodes": known})
     case = VariantCase(
         spec,
         variant,
@@ -159,6 +162,16 @@ def _case(
         deployment_share=share,
     )
     return constraints.unwanted(case) or case
+
+
+def _without_sparks(model: str) -> Rejection:
+    """The reason of a fleet that has GPUs, of which none is that of a Spark."""
+    return Rejection(
+        what=model,
+        reason="no node has the GPU of a DGX Spark, a GB10: an engine that is started by hand on another one can be named"
+        " under `external` of a deployment",
+        why="node",
+    )
 
 
 def _once(rejected: Iterable[Rejection]) -> list[Rejection]:

@@ -203,6 +203,18 @@ class ProposalEnumerator:
                 yield best, split
         if not self.pools:
             self.rejected.append(self._no_site())
+        if (variant.replicas or 0) > 1:
+            self._add_larger()
+
+    def _add_larger(self) -> None:
+        """Adds to the nodes of each kind those that only have more memory: replicas run there with the same sizes."""
+        found = {site: tuple(pools) for site, pools in self.pools.items()}
+        for site, pools in found.items():
+            own = {node for pool in pools for node in pool.nodes}
+            for other, larger in found.items():
+                level = other.model_copy(update={"memory_total": site.memory_total})
+                if other.memory_total > site.memory_total and level == site:
+                    self.pools[site] += [pool for pool in larger if not own.issuperset(pool.nodes)]
 
     def _pools(self, ranks: int) -> Iterator[Pool]:
         """Pools of so many ranks; the fast cables of a switch only if the deployment loses no group by them."""

@@ -30,6 +30,8 @@ LADDER = 5
 """Rungs of a ladder: more would take an hour to fail."""
 MOST_EVALUATED = 40
 """Most proposals that are evaluated per variant; the rest are shown with their predictions only."""
+UNEQUAL = 0.97
+"""Factor on a group over nodes of unequal memory: cables that are measured 1 to 2 % apart do not choose it."""
 
 LOOKUPS = frozenset(("ngram",))
 """Methods whose drafts are looked up in the text itself."""
@@ -71,6 +73,8 @@ class RankSearch:
     """The best that passes and has room."""
     nodes: tuple[str, ...] = ()
     """Its nodes."""
+    crowded: tuple[Evaluation, tuple[str, ...]] | None = None
+    """The best whose replicas would share nodes, while nodes of less memory are left over."""
     too_few: tuple[list[Evaluation], tuple[str, ...]] | None = None
     """The best that has room for fewer replicas than the deployment sets."""
     evaluated: int = 0
@@ -152,6 +156,7 @@ class LadderSearch:
         settings, stack = self._proposals.settings(proposal), self._proposals.first(proposal)
         busy = self._case.objective == "throughput"
         discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
+        discount *= UNEQUAL if self._case.fleet.is_unequal(proposal.pool) else 1.0
         ranked = SizedProposal(self._case, proposal, settings, sized.sizes)
         promise = worth(ranked, published_factor(ranked)) * discount
         return RankedProposal(-promise, next(self._order), proposal, None)
@@ -169,6 +174,8 @@ class LadderSearch:
                 self._take(search, evaluation)
         for one in postponed:
             heapq.heappush(search.heap, one)
+        if search.first is None and search.crowded is not None:
+            search.first, search.nodes = search.crowded
 
     def _weigh_alike(self, search: RankSearch, fewer: Evaluation) -> None:
         """Makes the engine and method of the best on fewer nodes the first of a search, if that is the best beside it."""
@@ -223,9 +230,15 @@ class LadderSearch:
         if found is None:
             self._no_room(evaluation.proposal, f"no node has {gib(evaluation.needs.mid, exact=True)} left")
             return
-        if self._nodes.fits_all(evaluation.proposal.pool, evaluation.needs):
+        if self._nodes.crowds(evaluation.proposal.pool, evaluation.needs):
+            search.crowded = search.crowded or (evaluation, found)
+        elif self._nodes.fits_all(evaluation.proposal.pool, evaluation.needs):
             search.first, search.nodes = evaluation, found
-            return
+        else:
+            self._lack(search, evaluation, found)
+
+    def _lack(self, search: RankSearch, evaluation: Evaluation, found: tuple[str, ...]) -> None:
+        """Notes a proposal that has room for fewer replicas than the deployment sets."""
         search.too_few = search.too_few or ([evaluation], found)
         self._rejected.append(self._fewer(evaluation))
 

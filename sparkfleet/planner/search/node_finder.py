@@ -49,9 +49,27 @@ class NodeFinder:
 
     def fits_all(self, pool: Pool, needs: Band) -> bool:
         """True if all requested replicas fit on nodes of the pool's kind; always for one, which `find` has placed."""
+        wanted = self._case.variant.replicas or 1
+        return wanted == 1 or len(self._places(pool, needs)) == wanted
+
+    def crowds(self, pool: Pool, needs: Band) -> bool:
+        """True if replicas would share nodes of the pool's kind, while there are more nodes of less memory."""
+        if (self._case.variant.replicas or 1) == 1:
+            return False
+        places = self._places(pool, needs)
+        used = {node for nodes in places for node in nodes}
+        if len(used) == sum(map(len, places)):
+            return False
+        level = pool.site.memory_total
+        return any(
+            len({node for one in pools for node in one.nodes}) > len(used)
+            for site, pools in self._pools.items()
+            if site.memory_total < level and site.model_copy(update={"memory_total": level}) == pool.site
+        )
+
+    def _places(self, pool: Pool, needs: Band) -> list[tuple[str, ...]]:
+        """Nodes of the pool's kind for the requested replicas, as far as they have room; the ledger is unchanged."""
         name, wanted = self._case.spec.name, self._case.variant.replicas or 1
-        if wanted == 1:
-            return True
         placed: list[tuple[str, ...]] = []
         while len(placed) < wanted:
             found = (self._ledger.place(one, needs, edge=self._case.edge) for one in self._pools[pool.site])
@@ -62,4 +80,4 @@ class NodeFinder:
             placed.append(nodes)
         for nodes in placed:
             self._ledger.take_back(name, nodes, needs.mid)
-        return len(placed) == wanted
+        return placed

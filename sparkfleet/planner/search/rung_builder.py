@@ -235,3 +235,9 @@ def moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:
         shared = f"shares memory bandwidth with {', '.join(beside)}: each is slower than predicted while both are busy"
         update["notes"] = (*rung.notes, shared)
     return rung.model_copy(update=update)
+
+
+def noted(group: GroupPlan, note: str) -> GroupPlan:
+    """A group with a note on each of its rungs."""
+    ladder = tuple(rung.model_copy(update={"notes": (*rung.notes, note)}) for rung in group.ladder)
+    return group.model_copy(update={"ladder": ladder})

@@ -13,13 +13,13 @@ from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.engine_args.user_overrides import requests_given
 from sparkfleet.planner.search.planning_context import PlanningContext
-from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
+from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of, noted
 from sparkfleet.planner.search.variant_planner import VariantPlanner
 from sparkfleet.planner.types.group_share import share_that_runs
-from sparkfleet.planner.types.plan import Candidate, GroupPlan, Rung
+from sparkfleet.planner.types.plan import Candidate, GroupPlan
 from sparkfleet.specs.deployment import Parallel
 
-_FOLLOWS = ("image", "memory_fraction", "media_domains")
+_FOLLOWS = ("image", "memory_fraction", "memory_fractions", "media_domains")
 """Fields of a candidate that do not depend on its sizes: what runs has digests for tags."""
 
 
@@ -103,8 +103,4 @@ def _with_shortage(groups: Sequence[GroupPlan], case: VariantCase) -> list[Group
         f"{together} of {requests} requests run at once, the others wait at the gateway: what runs was sized for {each}"
         " each, and is not started again; `sparkfleet apply --retry` sizes it again"
     )
-    return [group.model_copy(update={"ladder": _with_note(group.ladder, note)}) for group in groups]
-
-
-def _with_note(ladder: Sequence[Rung], note: str) -> tuple[Rung, ...]:
-    return tuple(rung.model_copy(update={"notes": (*rung.notes, note)}) for rung in ladder)
+    return [noted(group, note) for group in groups]

@@ -8,6 +8,14 @@ from dataclasses import replace
 from sparkfleet.planner.capacity.headroom import lowered
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Sizes, VariantCase
+from sparkfleet.planner.capacity.unequal_nodes import (
+    equal_reason,
+    group_note,
+    rank_fractions,
+    replicas_note,
+    share_note,
+)
+from sparkfleet.planner.engine_args.engine_args import share_given
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.ladder_search import ChosenLadder, LadderSearch
@@ -17,6 +25,7 @@ from sparkfleet.planner.search.rung_builder import (
     ServedVariant,
     moved,
     nodes_and_bytes_of,
+    noted,
     rung_of,
 )
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
@@ -75,7 +84,8 @@ class VariantPlanner:
                 self._ledger.take_back(self._case.spec.name, *nodes_and_bytes_of(group))
             fewer = [f"fits with `replicas: {replica}`"] if self._fits_with(replica, number) else []
             return ServedVariant([], self._rejected, [*fewer, *self._nearest()])
-        return ServedVariant(groups, self._rejected)
+        note = replicas_note(groups, self._case.fleet.totals)
+        return ServedVariant([noted(group, note) for group in groups] if note else groups, self._rejected)
 
     def _fits_with(self, replicas: int, number: int) -> bool:
         """True if fewer replicas have room: each has a larger share of the requests that the deployment sets."""
@@ -96,12 +106,37 @@ class VariantPlanner:
             for at, one in enumerate(ladder.rungs)
         ]
         group = GroupPlan(
-            ladder=tuple(moved(rung, nodes, beside) for rung in rungs),
+            ladder=tuple(
+                self._on_nodes(one, moved(rung, nodes, beside), at)
+                for at, (one, rung) in enumerate(zip(ladder.rungs, rungs, strict=True))
+            ),
             variant=number,
             shared_concurrency=shared(self._case.variant.concurrency, rungs[0].candidate.concurrency),
         )
         self._ledger.put(self._case.spec.name, *nodes_and_bytes_of(group))
         return group
+
+    def _on_nodes(self, evaluation: Evaluation, rung: Rung, at: int) -> Rung:
+        """The rung with the shares of its ranks, and with notes on nodes of unequal memory."""
+        candidate, fleet = rung.candidate, self._case.fleet
+        nodes, site = candidate.shape.nodes, evaluation.proposal.pool.site
+        own = share_given(self._case.variant.engine_args, candidate.engine) is not None
+        sizes = [fleet.totals[node] for node in nodes]
+        shares = () if own else rank_fractions(candidate, sizes, site.memory_total)
+        notes = [group_note(nodes, fleet.totals)]
+        if own and notes[0]:
+            free = {node: self._ledger.room(node).at_most for node in nodes}
+            notes.append(share_note(candidate, fleet.totals, free))
+        equal = (
+            "" if at else equal_reason(nodes, fleet.totals, fleet.neighbours(nodes, self._case.variant.nodes))
+        )
+        return rung.model_copy(
+            update={
+                "candidate": candidate.model_copy(update={"memory_fractions": shares}),
+                "notes": (*rung.notes, *filter(None, notes)),
+                "reason": f"{rung.reason}; {equal}" if equal else rung.reason,
+            }
+        )
 
     def _with_sizes(self, evaluation: Evaluation, rung: Rung) -> Rung:
         """The rung with a note on the sizes that were reduced, and the reason."""

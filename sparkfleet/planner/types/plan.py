@@ -92,6 +92,9 @@ class Candidate(Value):
     kv_cache_bytes: int | None = None
     """Size of the KV pool per rank, bytes; None leaves it to `memory_fraction`."""
     memory_fraction: float | None = None
+    """Share of a node's memory that the engine may take; None: its sizes decide. Of the smallest node, if they differ."""
+    memory_fractions: tuple[float, ...] = ()
+    """The share of each rank, by rank; (): `memory_fraction` on all. Set if their nodes differ in memory."""
     kv_disk_bytes: int | None = None
     """Most bytes of KV that are kept on the node's disk; None: none are."""
     kv_staging_bytes: int | None = None
@@ -121,6 +124,10 @@ class Candidate(Value):
     def declared_ports(self) -> frozenset[tuple[str, int]]:
         """Each node of a custom workload with its port; none for an engine, whose port is chosen at its start."""
         return frozenset((node, self.port) for node in self.shape.nodes if self.port is not None)
+
+    def fraction_of(self, rank: int) -> float | None:
+        """Share of its node's memory that the engine of a rank may take."""
+        return self.memory_fractions[rank] if self.memory_fractions else self.memory_fraction
 
     @property
     def stack(self) -> str:

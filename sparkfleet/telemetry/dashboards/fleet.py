@@ -188,9 +188,15 @@ FLEET = GrafanaDashboard(
             ),
             panel(
                 "GPUs draw power",
-                "A Spark that decodes draws 35 to 45 W; a few watts while busy is a wedge.",
+                "A Spark that decodes draws 35 to 45 W, an idle one 4 to 12; a few watts while busy is a wedge. Not the"
+                " wall's: a cabled Spark draws about 50 W there while nothing is served, 20 of them for its ConnectX-7.",
                 "watt",
                 one("sparkfleet_node_gpu_power_watts", "{{node}}"),
+                one(
+                    """sum(sparkfleet_node_gpu_power_watts unless on (node) sparkfleet_rank_memory_bytes)
+                        or 0 * sum(sparkfleet_node_gpu_power_watts)""",
+                    "all without an engine",
+                ),
                 may_be_empty=NO_GPU,
             ),
             panel(

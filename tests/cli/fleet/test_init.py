@@ -57,6 +57,8 @@ def machines(monkeypatch):
                     "lspci",
                     "000f:01:00.0 VGA compatible controller [0300]: NVIDIA Corporation Device [10de:2e12]\n",
                 )
+            if argv == ("cat", "/proc/meminfo"):
+                return answers.get(f"memory {number}")
             if argv[:3] == ("ip", "-j", "neigh"):
                 other = 3 - number
                 return (
@@ -107,6 +109,19 @@ def test_init_writes_what_it_finds(sparkfleet, machines, tmp_path):
     assert list(inventory.nodes) == ["spark-1", "spark-2"]
     assert inventory.nodes["spark-1"].host_key == KEY
     assert inventory.links[0].rails[0][1].address == "192.168.100.12/24"
+
+
+def test_the_memory_of_each_spark_is_shown(sparkfleet, machines, tmp_path):
+    machines[0]["memory 1"] = "MemTotal:       127600748 kB\nMemAvailable: 112503684 kB\n"
+    machines[0]["memory 2"] = "MemTotal:        62500000 kB\nMemAvailable:  47402936 kB\n"
+    _, out, _ = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", tmp_path / "inventory.yaml")
+    assert "spark-1: DGX Spark, 128 GB (its GPU is 10de:2e12)" in out
+    assert "spark-2: DGX Spark, 64 GB (its GPU is 10de:2e12)" in out
+
+
+def test_a_memory_that_is_not_read_is_not_shown(sparkfleet, machines, tmp_path):
+    _, out, _ = sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", tmp_path / "inventory.yaml")
+    assert "spark-1: DGX Spark (its GPU is 10de:2e12)" in out
 
 
 def test_a_fleet_that_runs_there_is_named_for_an_owner_without_its_inventory(sparkfleet, machines, tmp_path):

@@ -23,7 +23,7 @@ from sparkfleet.lab.simulation import faults, serve, store_place, users
 from sparkfleet.lab.simulation import fleet as simulated_fleet
 from sparkfleet.lab.simulation.checks import invariants, settled_invariants
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
-from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
+from sparkfleet.lab.simulation.fleet import MEMORY, SMALL_MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan
 from sparkfleet.lab.simulation.run import simulate
 from sparkfleet.lab.simulation.timeline import Timeline
@@ -69,6 +69,15 @@ def test_a_seed_that_once_broke_an_invariant_holds(seed, hours, nodes, fault_eve
     assert (
         simulate(seed, hours, nodes, fault_every_s, drain_every_s=NEVER, race_every_s=NEVER).violations == []
     )
+
+
+def test_the_invariants_hold_on_unequal_nodes_with_deployments_on_demand():
+    assert simulate(0, 0.5, 2, demand_every_s=300.0, small=1).violations == []
+
+
+def test_a_node_of_64_gb_has_less_memory():
+    fleet = SimulatedFleet(("spark1", "spark2"), Timeline(), small=("spark2",))
+    assert fleet.free("spark1") - fleet.free("spark2") == MEMORY - SMALL_MEMORY
 
 
 def test_a_seed_replays_exactly():

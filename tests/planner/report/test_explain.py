@@ -4,6 +4,8 @@ import pytest
 import yaml
 from planning_values import plan_on
 
+from sparkfleet.hostfacts.node import Gpu
+from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, compare
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import explain_fleet, explain_nodes
@@ -20,6 +22,37 @@ def test_the_headline_says_what_was_asked_of_what(sparks, plan, ask):
     line = explain_fleet(spec, found, fleet.nodes, "home", links=fleet.links, assumed=fleet.assumed)
     assert "objective interactive · context 8192 · concurrency 4" in line
     assert "home: 2 Sparks (assumed, not read), 1 link (RoCE both rails, 22.1 GB/s, 24 µs)\n" in line
+
+
+@pytest.mark.parametrize(
+    ("totals", "words"),
+    [((64, 64), "2 Sparks of 64 GB"), ((130.6, 64, 64), "3 Sparks, 1 of 128 GB and 2 of 64 GB")],
+)
+def test_sparks_that_have_not_128_gb_are_named_with_their_memory(spark, ask, totals, words):
+    nodes = tuple(spark(f"n{at}", int(total * 1e9)) for at, total in enumerate(totals))
+    names = tuple(node.name for node in nodes)
+    assert f"home: {words} (assumed, not read)\n" in explain_fleet(
+        ask(FP8), None, nodes, "home", assumed=names
+    )
+
+
+def test_the_memory_of_unequal_nodes_is_shown_by_node(spark, link, plan, ask):
+    nodes = (spark("spark1"), spark("spark2", 64_000_000_000))
+    fleet = Fleet(nodes=nodes, links=(link("spark1", "spark2"),))
+    found = plan(fleet, ask(FP8, parallel={"tp": 2})).deployments[0]
+    text = "\n".join(explain_plan(found, nodes=nodes))
+    assert re.search(r"memory +\d+ GiB on each node, of 122 \(spark1\), 60 \(spark2\): fits", text)
+    first = "\n".join(explain_why(found, (), "TP=2"))
+    assert re.search(r"memory fraction 0\.\d+, 0\.\d+", first)
+
+
+def test_nodes_with_another_gpu_are_left_out_with_their_reason(spark, ask):
+    other = spark("n2").model_copy(update={"gpu": Gpu(name="NVIDIA RTX Spark N1X", driver="616.00")})
+    line = " ".join(explain_fleet(ask(FP8), None, (spark("n1"), other), "home").split())
+    assert (
+        "2 nodes; without n2 (NVIDIA RTX Spark N1X): no GB10 of a DGX Spark, so that memory, speed and images"
+        in line
+    )
 
 
 def test_the_headline_has_what_all_replicas_share(sparks, plan, ask):

@@ -6,7 +6,9 @@ import pytest
 from planning_values import choice
 
 from sparkfleet.checkpoints.io.licenses import License
+from sparkfleet.hostfacts.node import Gpu
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.planner import plan_fleet
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
@@ -268,3 +270,37 @@ class TestRules:
             assert any(rung.candidate.speculation.method == "none" for rung in ladder), model
             assert len({str(rung.candidate) for rung in ladder}) == len(ladder)
             assert {rung.candidate.shape.nodes for rung in ladder} == {("spark1",)}
+
+
+class TestOtherGpus:
+    """Nothing is predicted of another GPU than a GB10."""
+
+    @pytest.fixture
+    def other(self, spark):
+        def other(name, gpu):
+            return spark(name).model_copy(update={"gpu": Gpu(name=gpu, driver="616.00")})
+
+        return other
+
+    def test_a_node_with_another_gpu_is_left_out(self, spark, other, plan, ask):
+        fleet = Fleet(nodes=(other("n1", "NVIDIA RTX Spark N1X"), spark("n2")))
+        found = plan(fleet, ask(replicas=2)).deployments[0]
+        assert {group.choice.candidate.shape.nodes for group in found.groups} == {("n2",)}
+
+    @pytest.mark.parametrize("gpu", ["NVIDIA RTX Spark N1X", "NVIDIA GeForce RTX 5090"])
+    def test_a_fleet_without_a_spark_is_refused(self, other, plan, ask, gpu):
+        refused = plan(Fleet(nodes=(other("n1", gpu),)), ask()).refused[0]
+        (why,) = refused.rejected
+        assert "no node has the GPU of a DGX Spark, a GB10" in why.reason
+        assert "`external`" in why.reason
+
+    def test_a_deployment_that_names_such_a_node_is_refused(self, spark, other, plan, ask):
+        fleet = Fleet(nodes=(other("n1", "NVIDIA RTX Spark N1X"), spark("n2")))
+        refused = plan(fleet, ask(nodes=["n1"])).refused[0]
+        assert "none of the nodes n1 has the GPU of a Spark" in refused.rejected[0].reason
+
+    def test_a_custom_workload_runs_there(self, other, plan, ask):
+        fleet = Fleet(nodes=(other("n1", "NVIDIA RTX Spark N1X"),))
+        custom = ask("/srv/x", engine="custom", image="i@sha256:" + "0" * 64, memory="10 GiB", port=9000)
+        (group,) = plan(fleet, custom).deployments[0].groups
+        assert group.choice.candidate.shape.nodes == ("n1",)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.hardware import hardware, is_known_gpu, memory_size
 from sparkfleet.planner.report.explain.layout import labelled, lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, NodeLoad
 from sparkfleet.specs.deployment import Deployment
@@ -33,13 +35,13 @@ def explain_fleet(
         asked += [f"concurrency {each if total != candidate.concurrency else total}"]
     head = f"{spec.name}   {' · '.join(asked)}"
     return "\n".join(
-        [head, *lines_of("fleet", f"{fleet}: {_fleet(facts, links, assumed)}{_left_out(drained)}"), ""]
+        [head, *lines_of("fleet", f"{fleet}: {_fleet(facts, links, assumed)}{_left_out(drained, facts)}"), ""]
     )
 
 
 def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequence[str]) -> str:
-    noun = "Spark" if all(node.gpu and "GB10" in node.gpu.name for node in facts) else "node"
-    words = plural(len(facts), noun)
+    noun = "Spark" if all(node.gpu and is_known_gpu(node.gpu.name) for node in facts) else "node"
+    words = plural(len(facts), noun) + _sizes(facts)
     if assumed:
         some = "" if len(assumed) == len(facts) else f"{', '.join(assumed)} "
         words += f" ({some}assumed, not read)"
@@ -50,10 +52,26 @@ def _fleet(facts: Sequence[NodeFacts], links: Sequence[LinkFacts], assumed: Sequ
     return words
 
 
-def _left_out(drained: Sequence[str]) -> str:
-    return f"; without {', '.join(drained)}: drained" if drained else ""
+def _sizes(facts: Sequence[NodeFacts]) -> str:
+    """Nominal memory of Sparks: " of 64 GB", or ", 2 of 128 GB and 2 of 64 GB"; "" if all have the 128 GB of most."""
+    sparks = [node for node in facts if node.gpu and is_known_gpu(node.gpu.name)]
+    counts = Counter(memory_size(node.memory.total) for node in sparks)
+    if len(counts) > 1:
+        return f", {' and '.join(f'{count} of {size}' for size, count in counts.items())}"
+    (size,) = counts or ("",)
+    return f" of {size}" if size not in ("", hardware().boxes[0].size) else ""
 
 
+def _left_out(drained: Sequence[str], facts: Sequence[NodeFacts]) -> str:
+    words = f"; without {', '.join(drained)}: drained" if drained else ""
+    unknown = [
+        f"{node.name} ({node.gpu.name})" for node in facts if node.gpu and not is_known_gpu(node.gpu.name)
+    ]
+    return f"{words}; without {', '.join(unknown)}: {UNKNOWN}" if unknown else words
+
+
+UNKNOWN = "no GB10 of a DGX Spark, so that memory, speed and images are not known"
+"""Reason for leaving nodes with another GPU out of a plan."""
 ALIKE = 0.9
 """Least bandwidth of a link, as a share of the fastest that it is shown with."""
 NAMED = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.hardware import memory_alike
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
@@ -213,7 +214,8 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
         f"context {candidate.context} · concurrency {candidate.concurrency} · KV {candidate.kv_dtype}",
     )
     if candidate.memory_fraction is not None:
-        lines += lines_of("", f"memory fraction {candidate.memory_fraction:g}")
+        shares = candidate.memory_fractions or (candidate.memory_fraction,)
+        lines += lines_of("", f"memory fraction {', '.join(f'{share:g}' for share in shares)}")
     if candidate.batch_tokens is not None:
         default = f"{ENGINE_LABELS[candidate.engine]}'s default on a Spark is {own_chunk(candidate.engine)}"
         lines += lines_of("", f"prefill {candidate.batch_tokens} tokens at a time; {default}")
@@ -226,13 +228,15 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
 
 
 def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
-    """The verdict with the need of a node and the memory of the smallest; its basis if no speed is predicted."""
+    """The verdict with the need of a node and its memory, by node if they differ; its basis if no speed is predicted."""
     need, nodes = rung.prediction.memory_bytes_per_rank, rung.candidate.shape.nodes
     sizes = [totals[node] for node in nodes if node in totals]
-    total = f" of {min(sizes) / GIB:.0f}" if sizes else ""
+    total = f" of {min(sizes) / GIB:.0f}" if memory_alike(sizes) and sizes else ""
     ends = f"{short_number(need.low / GIB)}–{short_number(need.high / GIB)}"
     band = "" if need.low == need.high else f" ({ends})"
     each = " on each node" if len(nodes) > 1 else ""
+    if not memory_alike(sizes):
+        each += f", of {', '.join(f'{totals[node] / GIB:.0f} ({node})' for node in nodes if node in totals)}"
     words = f"{short_number(need.mid / GIB)}{total} GiB{each}: {rung.prediction.verdict}{band}"
     return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
 
