@@ -14,8 +14,10 @@ from sparkfleet.controlplane.state.report_cache import ReportCache
 from sparkfleet.controlplane.state.start_forecast import StartForecast
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.views.ready_words import STARTED, started_s_of
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.group.report import GroupReport
+from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.planner.capacity.start_time import predicted_start
 from sparkfleet.planner.report.carry_over import RunningGroup
 from sparkfleet.planner.types.plan import Candidate, Rung
 
@@ -35,7 +37,7 @@ class ObservedFleet:
         self.paused = False
         """True while every group is to stop and the desired state is kept."""
         self.reports = ReportCache(lambda: clocks().steady)
-        self.forecast = StartForecast(lambda: clocks().unix)
+        self.forecast = StartForecast(lambda: clocks().unix, self._earlier_start_s, self._predicted_start_s)
         self.demand = DemandCache(lambda: clocks().steady)
 
     def see_nodes(self, nodes: Collection[NodeReport], began: float) -> None:
@@ -127,12 +129,27 @@ class ObservedFleet:
             for name, desired in self.applied().items()
         }
 
-    def candidate_of(self, report: GroupReport) -> Candidate | None:
-        """Returns the rung's candidate that a group of the newest plans reports; None for any other group."""
+    def rung_of(self, report: GroupReport) -> Rung | None:
+        """Returns the rung that a group of the newest plans reports; None for any other group."""
         desired = self.store.deployments.desired().get(report.deployment)
         if desired is None or report.group not in desired.groups:
             return None
-        return desired.plan_of(report.group).rung_at(report.rung).candidate
+        return desired.plan_of(report.group).rung_at(report.rung)
+
+    def candidate_of(self, report: GroupReport) -> Candidate | None:
+        """Returns the candidate of that rung."""
+        rung = self.rung_of(report)
+        return rung.candidate if rung is not None else None
+
+    def _earlier_start_s(self, deployment: str) -> float | None:
+        """Seconds of a deployment's last start in the events."""
+        event = self.store.events.last_of(deployment, GroupPhase.READY.value, STARTED)
+        return started_s_of(event.message) if event is not None else None
+
+    def _predicted_start_s(self, report: GroupReport) -> float | None:
+        rung = self.rung_of(report)
+        found = predicted_start(rung.candidate, rung.prediction.weights_bytes) if rung is not None else None
+        return found.first.mid if found is not None else None
 
     def drained(self) -> frozenset[str]:
         """Nodes on which nothing is to be started."""

@@ -14,6 +14,7 @@ from sparkfleet.controlplane.state.event_log import EventLog
 from sparkfleet.controlplane.state.report_cache import ReportOrder
 from sparkfleet.controlplane.state.tables.draft_traffic import draft_setup_of
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
+from sparkfleet.controlplane.views.ready_words import ready_words, speed_words
 from sparkfleet.controlplane.views.start_phases import StartPhases
 from sparkfleet.errors import Cause
 from sparkfleet.gateway.report import GatewayReport
@@ -73,7 +74,7 @@ class ReportIntake:
             except Exception:  # the store refused it, as on a full disk
                 self._fleet.reports.repeat(report.name)
                 raise
-        elif before is not None and before.measured != report.measured and (speed := _speed_words(report)):
+        elif before is not None and before.measured != report.measured and (speed := speed_words(report)):
             await self._record(report, "measured", speed)
         elif (
             report.phase in BEGINNING and report.detail and (before is None or before.detail != report.detail)
@@ -118,7 +119,7 @@ class ReportIntake:
         state = self._fleet.state()
         await self._effects.carry_out(on_report(state, report, self._clocks()), state)
         if report.phase is GroupPhase.READY:
-            words = _ready_words(report)
+            words = ready_words(report, self._fleet.rung_of(report))
             self._metrics.starts.labels(report.deployment, "adopted" if report.adopted else "ready").inc()
             if report.started_s is not None:
                 self._metrics.start.labels(report.deployment).observe(report.started_s)
@@ -141,28 +142,3 @@ class ReportIntake:
 
     async def _record_once(self, report: GroupReport, kind: str, words: str) -> None:
         await self._event_log.record_once(report.deployment, report.generation, report.name, kind, words)
-
-
-def _ready_words(report: GroupReport) -> str:
-    seconds = f"{report.started_s or 0:.1f} s"
-    if report.unused:
-        words = f"ready after {seconds}, its engine started before the group"
-    else:
-        words = f"{'adopted, ready after' if report.adopted else 'started in'} {seconds}"
-    if speed := _speed_words(report):
-        words += f"; measured {speed}"
-    if report.unchecked:
-        words += f"; not checked: {', '.join(report.unchecked)}"
-    if report.rung:
-        words += f"; at rung {report.rung + 1} of its ladder"
-    return words
-
-
-def _speed_words(report: GroupReport) -> str:
-    """`TTFT 24 ms, 17.3 tok/s for one user (3 streams, within 4 %)`; "" if it was not measured."""
-    measured = report.measured
-    if not {"ttft_ms", "decode_tps"} <= measured.keys():
-        return ""
-    runs, spread = measured.get("measured_runs", 1), measured.get("decode_tps_spread", 0.0)
-    among = f" ({runs:.0f} streams, within {spread:.0%})" if runs > 1 else ""
-    return f"TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s for one user{among}"

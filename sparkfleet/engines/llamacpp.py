@@ -20,6 +20,7 @@ from sparkfleet.engines.base import (
     checkpoint_mounts,
     with_users,
 )
+from sparkfleet.engines.kernel_caches import driver_cache_env
 from sparkfleet.engines.nccl_env import Pairs, merged
 from sparkfleet.engines.speculation import own_method
 from sparkfleet.engines.token_api import PrefixCompletions, TokenApi
@@ -78,7 +79,7 @@ class LlamaCpp:
                 _program(candidate, context),
                 *with_users(_flags(candidate, context), candidate.engine_args),
             ),
-            env=merged(_environment(), candidate.env),
+            env=merged(_environment(context), candidate.env),
             token_env="LLAMA_API_KEY",  # noqa: S106 (the name of a variable)
             mounts=(*checkpoint_mounts(context), *cache_mounts(context)),
             health_path=self.health_path,
@@ -208,6 +209,6 @@ def _server() -> tuple[str, ...]:
     )
 
 
-def _environment() -> Pairs:
+def _environment(context: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
-    return (("HF_HUB_OFFLINE", "1"),)
+    return (("HF_HUB_OFFLINE", "1"), *driver_cache_env(context))

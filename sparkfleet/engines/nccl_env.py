@@ -1,4 +1,4 @@
-"""Environment variables that pin a group's traffic to the rails of its own link, and keep compiled kernels. Pure.
+"""Environment variables that pin a group's traffic to the rails of its own link. Pure.
 
 NCCL carries the collectives, Gloo and PyTorch's TensorPipe the rendezvous, UCX MPI's messages. Without these variables each
 takes the default route, which on a Spark is Wi-Fi or the 10 GbE port (issues mgmt-ip-wall, one-half-only).
@@ -50,17 +50,6 @@ def _nccl(context: RankContext) -> Pairs:
 
 def _ucx(context: RankContext) -> list[str]:
     return [rail.netdev for rail in context.rails] or [context.netdev]
-
-
-def cache_env(context: RankContext) -> Pairs:
-    """Environment for the compilers' kernel caches: a start without them compiles for minutes."""
-    if not context.cache_dir:
-        return ()
-    return (
-        ("TRITON_CACHE_DIR", f"{context.cache_dir}/triton"),
-        ("TORCHINDUCTOR_CACHE_DIR", f"{context.cache_dir}/inductor"),
-        ("FLASHINFER_WORKSPACE_BASE", f"{context.cache_dir}/flashinfer"),
-    )
 
 
 def merged(*groups: Pairs) -> Pairs:

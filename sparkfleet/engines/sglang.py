@@ -22,8 +22,9 @@ from sparkfleet.engines.base import (
 )
 from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
+from sparkfleet.engines.kernel_caches import cache_env, sglang_cache_env
 from sparkfleet.engines.media import allowed_domains
-from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.nccl_env import Pairs, fabric_env, merged
 from sparkfleet.engines.speculation import DepthRange, depth_ranges, own_method
 from sparkfleet.engines.token_api import NativeGenerate, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
@@ -264,7 +265,8 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     # Ranks with unequal memory, or with another engine beside one of them, else refuse to start at a difference of 10 %
     # (sglang/srt/model_executor/model_runner.py); plans size all of them for the least.
     unequal = (("SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK", "0"),) if ranks > 1 else ()
-    return (*common, *cache_env(context), *own, *unequal, *fabric)
+    caches = (*cache_env(context), *sglang_cache_env(candidate, context))
+    return (*common, *caches, *own, *unequal, *fabric)
 
 
 def _meeting(candidate: Candidate, context: RankContext) -> Pairs:

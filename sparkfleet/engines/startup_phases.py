@@ -26,12 +26,13 @@ _SIGNS: tuple[tuple[PhaseName, str], ...] = (
         "warming",
         r"load_model: initializing, n_slots"
         r"|Capturing CUDA graphs|Graph capturing finished"
-        r"|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b",
+        r"|Capturing batches|Capture [\w ]*cuda graph|\bwarm(?:ing)?[- ]?up\b(?! model for the compilation)",
     ),
     # Whole words: the configuration that an engine prints before it loads contains all of these, with underscores.
     (
         "compiling",
-        r"torch\.compile (?:takes|took)|vLLM's torch\.compile|Dynamo bytecode transform|Compiling a graph|\bautotun"
+        r"Warming up model for the compilation"
+        r"|torch\.compile (?:takes|took)|vLLM's torch\.compile|Dynamo bytecode transform|Compiling a graph|\bautotun"
         r"|\bJIT[- ](?:pre-)?compil(?:e\b|ing)",
     ),
     (
@@ -40,6 +41,8 @@ _SIGNS: tuple[tuple[PhaseName, str], ...] = (
         r"|Loading safetensors|(?:checkpoint|loading) shards|Starting to load model|Loading weights|Load weight (begin|end)",
     ),
 )
+_LOADED = re.compile(r"Model loading took|Load weight end", re.IGNORECASE)
+"""Lines with which vLLM and SGLang end the load of a checkpoint; a draft of its own is loaded after it."""
 _LEFT_OUT = re.compile(r"\b(?:disabl|skip)(?:ed|ing|ping)\b", re.IGNORECASE)
 """Lines that name a phase but announce that the engine skips it."""
 
@@ -61,6 +64,8 @@ def step_of(line: str) -> StartupPhase | None:
     tail = line[-WIDTH:]
     if _LEFT_OUT.search(tail):
         return None
+    if _LOADED.search(tail):
+        return StartupPhase(phase="loading", share=1.0)
     for phase, pattern in _SIGNS:
         if re.search(pattern, tail, re.IGNORECASE):
             shares = _SHARE.findall(tail)

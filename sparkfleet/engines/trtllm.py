@@ -41,7 +41,8 @@ from sparkfleet.engines.base import (
     with_users,
 )
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
-from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.kernel_caches import cache_env, trtllm_cache_env
+from sparkfleet.engines.nccl_env import Pairs, fabric_env, merged
 from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import TextCompletions, TokenApi
 from sparkfleet.errors import EngineError
@@ -320,5 +321,6 @@ def _mounts(candidate: Candidate, context: RankContext) -> tuple[Mount, ...]:
 
 def _environment(candidate: Candidate, context: RankContext) -> Pairs:
     # Weights are staged before a rank starts; an engine never downloads.
-    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(context), *cache_env(context))
+    caches = (*cache_env(context), *trtllm_cache_env(candidate, context))
+    common = (("HF_HUB_OFFLINE", "1"), *encodings_env(context), *caches)
     return common if candidate.shape.ranks == 1 else (*common, *fabric_env(context, candidate.device))

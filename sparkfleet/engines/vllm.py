@@ -22,8 +22,9 @@ from sparkfleet.engines.base import (
 from sparkfleet.engines.container import B12X
 from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV, UMASK_ENV
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
+from sparkfleet.engines.kernel_caches import cache_env
 from sparkfleet.engines.media import allowed_domains
-from sparkfleet.engines.nccl_env import Pairs, cache_env, fabric_env, merged
+from sparkfleet.engines.nccl_env import Pairs, fabric_env, merged
 from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of

@@ -17,6 +17,7 @@ from sparkfleet.group.ranks.rank_set import Ranks, cancel
 from sparkfleet.group.ranks.rank_spec import is_forwarded
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import ReportSender
+from sparkfleet.group.start_times import StartTimes
 from sparkfleet.group.startup_watch import StartupWatch, longest_s, never_ready
 from sparkfleet.runtime.base import Phase
 
@@ -41,6 +42,8 @@ class BringUp:
         self._reports = reports
         self._client = client
         self._watch = StartupWatch(len(ranks), launch.silence_s)
+        self.times = StartTimes(time.monotonic())
+        """Durations of its parts so far."""
         self._misplaced = ""
         """The wrong address that a custom workload listens on, in words."""
 
@@ -52,6 +55,7 @@ class BringUp:
         """
         probe, engine = self._client.probe, self._client.engine
         await self._until_healthy()
+        self.times.note_up(time.monotonic())
         if engine.checks_token or is_forwarded(self._launch, 0):
             paths = {"/v1/models", self._client.health_path or "/", engine.metrics_path or "/"}
             await probe.refuses_strangers(*sorted(paths))
@@ -99,7 +103,9 @@ class BringUp:
             except NodeError:
                 await asyncio.sleep(START_PROGRESS_S)
                 continue
-            self._watch.update(time.monotonic(), logs, self._client.probe.unhealthy)
+            now = time.monotonic()
+            self._watch.update(now, logs, self._client.probe.unhealthy)
+            self.times.note(now, self._watch.step())
             preparing = any(status.phase is Phase.PREPARING for status in statuses)
             phase = GroupPhase.PREPARING if preparing else GroupPhase.STARTING
             parts = (self._misplaced, self._client.probe.unhealthy, self._watch.words())

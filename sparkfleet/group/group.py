@@ -180,6 +180,7 @@ class Group:
         self._reports.enter(
             GroupPhase.READY,
             started_s=round(time.monotonic() - self._began, 3),
+            start_times={} if adopted else bring_up.times.seconds(time.monotonic()),
             measured=measured,
             ranks=self._ranks.reports(statuses),
             lost="",

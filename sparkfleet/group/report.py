@@ -70,6 +70,9 @@ class GroupReport(NamedGroupValue):
     """Its number among the reports of that actor, from 1. A repeated report has the same one."""
     started_s: float | None = None
     """Seconds from start to ready."""
+    start_times: dict[str, float] = Field(default_factory=dict)
+    """Seconds of the parts of its start (`start_times.PARTS`), waits for memory and other starts left out; {} before it is
+    ready, of an adopted engine, and of one whose log shows no phase."""
     adopted: bool = False
     unused: bool = False
     """True if it was adopted before it had served anybody: its engine was started while Ray started, or for an actor that

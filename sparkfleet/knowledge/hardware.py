@@ -82,6 +82,21 @@ class LoadingRates(Value):
     """Files that are mapped (mmap), as engines do by themselves."""
     read_gb_per_s: MeasuredRange
     """Files that are read as a whole."""
+    direct_gb_per_s: MeasuredRange
+    """Files that llama.cpp reads without mmap."""
+
+
+class EngineStart(Value):
+    """Parts of an engine's start on a Spark beside its weights, seconds."""
+
+    engine_s: MeasuredRange
+    """Its container, process and communicators."""
+    kernels_first_s: MeasuredRange
+    """What it compiles, tunes and profiles if its caches are empty."""
+    kernels_later_s: MeasuredRange
+    """The same with the caches of an earlier start."""
+    warm_up_s: MeasuredRange
+    """CUDA graphs and first runs."""
 
 
 class KvDisk(Value):
@@ -111,6 +126,8 @@ class Hardware(Value):
     links: UniqueEntries[LinkClass]
     memory: MemoryOverheads
     loading: LoadingRates
+    starts: dict[str, EngineStart]
+    """By engine; nothing is known of one that is missing."""
     kv_disk: KvDisk
     cpu_generic: CpuGeneric
 

@@ -39,6 +39,19 @@ async def test_the_end_of_a_start_is_not_expected_of_a_group_that_was_deleted(wo
     assert not world.controller.fleet.forecast.ready_at()
 
 
+async def test_the_last_start_is_known_after_a_restart_of_the_controller(world):
+    """Until the next start clients got the usual seconds in `Retry-After`, and `status` had no duration."""
+    await world.put()
+    await world.controller.intake.report(
+        report(started_s=90.0, phase=GroupPhase.READY, start_times={"engine": 9.0})
+    )
+    for phase, fields in ((GroupPhase.FAILED, {}), (GroupPhase.READY, {"started_s": 3.0, "adopted": True})):
+        await world.controller.intake.report(report(phase=phase, **fields))
+    after = world.restarted()
+    assert after.fleet.forecast.last_start_s("tiny") == 90.0
+    assert after.fleet.forecast.last_start_s("other") is None
+
+
 async def test_a_gateway_is_known_although_its_usage_cannot_be_stored(world, monkeypatch):
     """After fifteen seconds of a full disk it was missing in `status` and among the targets of Prometheus, and it served."""
 

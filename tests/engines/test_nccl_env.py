@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.engines.base import RankRail
-from sparkfleet.engines.nccl_env import cache_env, fabric_env, merged
+from sparkfleet.engines.nccl_env import fabric_env, merged
 
 
 def test_a_pair_over_both_halves_of_its_cable(context):
@@ -53,11 +53,6 @@ def test_in_a_ring_ranks_meet_on_the_management_network_and_cables_are_not_merge
 def test_the_family_is_that_of_the_address(context):
     rails = (RankRail(netdev="a", rdma="b", address="fd00::1"),)
     assert dict(fabric_env(context(0, 2, rails=rails), "cuda"))["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"
-
-
-def test_kernels_are_kept_where_there_is_a_place(context):
-    assert cache_env(context()) == ()
-    assert dict(cache_env(context(cache_dir="/k")))["TRITON_CACHE_DIR"] == "/k/triton"
 
 
 def test_later_variables_win_at_the_place_of_the_first():

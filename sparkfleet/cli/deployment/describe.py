@@ -17,6 +17,7 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_lines
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.tables.bench_table import BenchResult
+from sparkfleet.controlplane.views.ready_words import start_words
 from sparkfleet.fleet.deployments.status import DescribedDeployment, describe_deployment
 from sparkfleet.fleet.planning.group_measurements import bench_lines, canary_words, measured_words
 from sparkfleet.fleet.planning.speculation_advice import advice_for, advice_lines
@@ -27,6 +28,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.report.explain.plan import explain_plan
+from sparkfleet.units import duration_words
 
 EVENTS_SHOWN = 20
 
@@ -89,6 +91,8 @@ def _show_group(deployment: DeploymentStatus, group: GroupReport, bench: Sequenc
         for each in indented(line, "    "):
             console.print(each, markup=False)
     rung = deployment.rung_of(group)
+    if group.started_s and (parts := start_words(group, rung)):
+        console.print(f"    started in {duration_words(group.started_s)}: {parts}", markup=False)
     console.print(f"    {load_words(group, rung.candidate if rung else None)}")
     for rank in group.ranks:
         console.print(f"    rank {rank.rank} on {rank.node}, pid {rank.pid}; log {rank.log_path}")

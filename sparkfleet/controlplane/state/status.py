@@ -112,7 +112,7 @@ class OnDemandStatus(Value):
     ends_in_s: float | None = None
     """Seconds until it ends if no request comes; None: it is in use or not ready, or has no `idle_s`."""
     start_s: float | None = None
-    """Seconds of its last start since the controller started; None: not known."""
+    """Seconds of its last start; None: not known."""
 
 
 class DeploymentStatus(Value):

@@ -16,7 +16,9 @@ from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.group_name import short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band
+from sparkfleet.planner.capacity.start_time import predicted_start
 from sparkfleet.planner.report.explain.layout import band_ends
+from sparkfleet.planner.report.explain.start_lines import rough
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
 from sparkfleet.units import GIB, duration_words, gib, gib_of, plural, short_number
 
@@ -278,7 +280,8 @@ def _began(group: GroupReport, recent: Sequence[Event]) -> float:
 def _expected(
     deployment: DeploymentStatus, group: GroupReport, candidate: Candidate | None, past: _Past
 ) -> str:
-    """` of about 4 min (last start)`; "" if it is not what the plan starts: of another generation, or a lower rung."""
+    """` of about 4 min (last start)`, or `(predicted)` at the first one; "" if it is not what the plan starts: of another
+    generation, or a lower rung."""
     at = deployment.index_of(group.group)
     if deployment.plan is None or at is None or candidate is None:
         return ""
@@ -287,7 +290,10 @@ def _expected(
     last = past.last_start(deployment.plan)
     if last is None and deployment.demand is not None:
         last = deployment.demand.start_s  # a request started it: this machine has timed none
-    return f" of about {duration_words(last)} (last start)" if last else ""
+    if last:
+        return f" of about {duration_words(last)} (last start)"
+    found = predicted_start(candidate, deployment.plan.groups[at].choice.prediction.weights_bytes)
+    return f" of about {rough(found.first.mid)} (predicted)" if found else ""
 
 
 def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:

@@ -159,7 +159,7 @@ class OnDemandView(Value):
     ends_at: float | None = None
     """Time at which it ends if no request comes; None: it is in use or not ready, or has no `idle_s`."""
     start_s: float | None = None
-    """Seconds of its last start since the controller started; None: not known."""
+    """Seconds of its last start; None: not known."""
     planned: tuple[PlannedView, ...] = ()
     """Its groups, while none of them runs."""
 

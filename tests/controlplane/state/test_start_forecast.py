@@ -24,9 +24,13 @@ def report(phase: str, replica: int = 0, **more: object) -> GroupReport:
     )
 
 
+def forecast(clock: Clock, earlier: float | None = None, predicted: float | None = None) -> StartForecast:
+    return StartForecast(clock, lambda deployment: earlier, lambda report: predicted)
+
+
 def test_a_start_ends_as_long_after_its_beginning_as_the_last_one() -> None:
     clock = Clock()
-    starts = StartForecast(clock)
+    starts = forecast(clock)
     starts.see(report("preparing"))
     assert starts.ready_at() == {}  # nothing is known of it
     starts.see(report("ready", started_s=90.0))
@@ -54,10 +58,39 @@ def test_clients_are_told_the_rest_of_it() -> None:
 def test_a_start_that_was_ended_in_the_middle_is_forgotten_with_its_group() -> None:
     """A deleted group reports no end: each later start of its deployment was expected to have ended long ago."""
     clock = Clock()
-    starts = StartForecast(clock)
+    starts = forecast(clock)
     starts.see(report("ready", started_s=90.0))
     starts.see(report("starting", replica=1))
     clock.now += 3600.0
     starts.see(report("starting"))
     starts.forget([("tiny", 1, 0)])
     assert starts.ready_at() == {"tiny": clock.now + 90.0}
+
+
+def test_the_first_start_ends_when_its_plan_predicts_it() -> None:
+    clock = Clock()
+    starts = forecast(clock, predicted=400.0)
+    starts.see(report("preparing"))
+    assert starts.ready_at() == {"tiny": clock.now + 400.0}
+    assert starts.last_start_s("tiny") is None, "nothing was measured"
+    starts.see(report("ready", started_s=90.0))
+    starts.see(report("starting", replica=1))
+    assert starts.ready_at() == {"tiny": clock.now + 90.0}
+    starts.forget([])
+    assert starts.ready_at() == {}
+
+
+def test_a_start_before_the_controllers_own_is_known_and_read_once() -> None:
+    clock, read = Clock(), []
+
+    def earlier(deployment: str) -> float:
+        read.append(deployment)
+        return 212.0
+
+    starts = StartForecast(clock, earlier, lambda report: 400.0)
+    starts.see(report("starting"))
+    assert starts.ready_at() == {"tiny": clock.now + 212.0}
+    assert starts.last_start_s("tiny") == 212.0
+    assert read == ["tiny"]
+    starts.see(report("ready", started_s=90.0))
+    assert starts.last_start_s("tiny") == 90.0

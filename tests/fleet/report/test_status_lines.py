@@ -15,6 +15,7 @@ from sparkfleet.fleet.report.status_lines import fleet_lines, state_words
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.perf.prediction import DECLARED, Band, Provenance
+from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.units import GIB
 
 
@@ -263,3 +264,15 @@ def test_a_fleet_that_a_down_has_begun_to_stop_is_named_with_both_ways_on():
         "The fleet is being taken down, or a `sparkfleet down` did not end: nothing that was applied runs.",
         "`sparkfleet up` starts all of it again, `sparkfleet down` stops the rest.",
     ]
+
+
+def test_the_first_start_is_compared_with_its_prediction():
+    starting = report(0, GroupPhase.STARTING, ranks=report().ranks)
+    one = deployment(starting, state="starting")
+    first = one.plan.groups[0].choice
+    known = first.model_copy(
+        update={"prediction": first.prediction.model_copy(update={"weights_bytes": 130 * 10**9})}
+    )
+    plan = one.plan.model_copy(update={"groups": (GroupPlan(ladder=(known,)),)})
+    shown = lines(fleet(one.model_copy(update={"plan": plan})))
+    assert "        starting the engine · 5 s of about 10 min (predicted)" in shown

@@ -56,6 +56,15 @@ class EventTable:
         )
         return tuple(map(event_of, rows))
 
+    def last_of(self, deployment: str, kind: str, beginning: str) -> Event | None:
+        """The last event of this kind about a deployment whose message begins with these words."""
+        row = self._db.execute(
+            "SELECT id, at, deployment, generation, subject, kind, message FROM events"
+            " WHERE deployment = ? AND kind = ? AND substr(message, 1, ?) = ? ORDER BY id DESC LIMIT 1",
+            (deployment, kind, len(beginning), beginning),
+        ).fetchone()
+        return event_of(row) if row else None
+
     def last_with(self, kind: str, words: str, since: float) -> dict[str, float]:
         """Time, by deployment, of the last event of this kind whose message has these words, after this moment."""
         rows = self._db.execute(

@@ -9,9 +9,9 @@ from sparkfleet.knowledge.hardware import memory_alike
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
-from sparkfleet.planner.capacity.weight_reading import loading_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
+from sparkfleet.planner.report.explain.start_lines import rough, start_lines, start_part_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
     ENGINE_LABELS,
@@ -74,7 +74,7 @@ def _group_lines(
     lines += _settings_lines(first)
     lines += lines_of("warning", *first.notes)
     lines += _image_lines(first.candidate)
-    lines += _loading_lines(first) + _kv_disk_lines(first)
+    lines += start_lines(first) + _kv_disk_lines(first)
     return lines + _fallback_lines(first, rest, objective)
 
 
@@ -93,19 +93,6 @@ def _image_lines(candidate: Candidate) -> list[str]:
     return lines_of("image", tag_words(image)) if image else []
 
 
-def _loading_lines(rung: Rung) -> list[str]:
-    """The way in which the weights are read, if it is not the engine's own, with both predicted times."""
-    size = rung.prediction.weights_bytes
-    if rung.candidate.mmap or not size:
-        return []
-    times = loading_times(size, rung.candidate.shape.ranks)
-    return lines_of(
-        "loading",
-        f"weight files are read whole, not mapped (mmap): {gb(size)} in about {_rough(times.read)} instead of"
-        f" {_rough(times.mapped)}, predicted; the engine's own start comes on top",
-    )
-
-
 def _kv_disk_lines(rung: Rung) -> list[str]:
     """The KV cache on the disk: its size, its memory, and the time that it saves, all predicted."""
     candidate, times = rung.candidate, return_times(rung)
@@ -116,9 +103,9 @@ def _kv_disk_lines(rung: Rung) -> list[str]:
     if times is None:
         return lines_of("kv disk", f"{size} on {candidate.shape.nodes[0]}", memory)
     gain = (
-        f"comes back in about {_rough(times.read_s)} instead of {_rough(times.prefill_s)}"
+        f"comes back in about {rough(times.read_s)} instead of {rough(times.prefill_s)}"
         if times.read_s < times.prefill_s
-        else f"comes back in about {_rough(times.read_s)}, and is prefilled again in {_rough(times.prefill_s)}: no gain"
+        else f"comes back in about {rough(times.read_s)}, and is prefilled again in {rough(times.prefill_s)}: no gain"
     )
     return lines_of(
         "kv disk",
@@ -131,11 +118,6 @@ def _kv_disk_lines(rung: Rung) -> list[str]:
 
 def _millions(count: float) -> str:
     return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
-
-
-def _rough(seconds: float) -> str:
-    """A time of which only the size is known: `40 s`, `9 min`."""
-    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 95 else f"{seconds / 60:.0f} min"
 
 
 def _fallback_lines(first: Rung, rest: Sequence[Rung], objective: Objective) -> list[str]:
@@ -221,7 +203,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
         lines += lines_of("", f"prefill {candidate.batch_tokens} tokens at a time; {default}")
     if prediction.accepted is not None:
         lines += lines_of("drafts", f"{prediction.accepted:.2f} tokens per step expected")
-    lines += _image_lines(candidate)
+    lines += _image_lines(candidate) + start_part_lines(rung)
     lines += lines_of("flags", " ".join(candidate.engine_args)) if candidate.engine_args else []
     lines += lines_of("env", " ".join(name for name, _ in candidate.env)) if candidate.env else []
     return lines + _settings_lines(rung) + lines_of("warning", *rung.notes)

@@ -1,0 +1,67 @@
+"""Words about a start that has ended: the event, its parts beside the predicted ones, and its duration read back. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from sparkfleet.group.report import GroupReport
+from sparkfleet.planner.capacity.start_time import predicted_start
+from sparkfleet.planner.report.explain.start_lines import rough
+from sparkfleet.planner.types.plan import Rung
+from sparkfleet.units import duration_words
+
+STARTED = "started in"
+_STARTED = re.compile(rf"{STARTED} (\d+(?:\.\d+)?) s\b")
+
+
+def ready_words(report: GroupReport, rung: Rung | None) -> str:
+    """The event of a group that serves: `started in 212.3 s (engine 41 s, …); measured TTFT 24 ms, …`.
+
+    Args:
+        report: of the group.
+        rung: of its plan; None if the group is of another plan.
+    """
+    seconds = f"{report.started_s or 0:.1f} s"
+    if report.unused:
+        words = f"ready after {seconds}, its engine started before the group"
+    else:
+        words = f"{'adopted, ready after' if report.adopted else STARTED} {seconds}"
+    if parts := start_words(report, rung):
+        words += f" ({parts})"
+    if speed := speed_words(report):
+        words += f"; measured {speed}"
+    if report.unchecked:
+        words += f"; not checked: {', '.join(report.unchecked)}"
+    if report.rung:
+        words += f"; at rung {report.rung + 1} of its ladder"
+    return words
+
+
+def started_s_of(message: str) -> float | None:
+    """Seconds in the event of a start; None for any other event, an adopted engine's included."""
+    found = _STARTED.match(message)
+    return float(found[1]) if found else None
+
+
+def start_words(report: GroupReport, rung: Rung | None) -> str:
+    """`engine 41 s, weights 1 min 30 s, …; predicted 2 min to 6 min without checks`; "" if its log showed no phase."""
+    parts = [
+        f"{name} {duration_words(seconds)}" for name, seconds in report.start_times.items() if seconds >= 1
+    ]
+    if not parts:
+        return ""
+    found = predicted_start(rung.candidate, rung.prediction.weights_bytes) if rung else None
+    predicted = (
+        f"; predicted {rough(found.later.low)} to {rough(found.first.high)} without checks" if found else ""
+    )
+    return ", ".join(parts) + predicted
+
+
+def speed_words(report: GroupReport) -> str:
+    """`TTFT 24 ms, 17.3 tok/s for one user (3 streams, within 4 %)`; "" if it was not measured."""
+    measured = report.measured
+    if not {"ttft_ms", "decode_tps"} <= measured.keys():
+        return ""
+    runs, spread = measured.get("measured_runs", 1), measured.get("decode_tps_spread", 0.0)
+    among = f" ({runs:.0f} streams, within {spread:.0%})" if runs > 1 else ""
+    return f"TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s for one user{among}"
