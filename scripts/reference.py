@@ -82,6 +82,8 @@ def _verb(command: Any, name: str, above: Any, level: str) -> Iterator[str]:
         for inner in command.list_commands(context):
             yield from _verb(command.get_command(context, inner), f"{name} {inner}", context, f"{level}#")
         return
+    if command.epilog:
+        yield f"{_cell(command.epilog)}\n"
     arguments = [one for one in command.params if one.param_type_name == "argument"]
     options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
     words = " ".join(map(_operand, arguments))

@@ -21,6 +21,11 @@ def three_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def rough_duration(seconds: float) -> str:
+    """A time of which only the size is known: `40 s`, `9 min`."""
+    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 95 else f"{seconds / 60:.0f} min"
+
+
 def duration_words(seconds: float) -> str:
     """`45 s`, `2 min 10 s`, `1 h 5 min`."""
     whole = max(0, round(seconds))

@@ -78,7 +78,8 @@ def test_the_page_of_verbs_has_what_help_has():
     for words in (
         "    sparkfleet doctor [NODE]…\n",
         "    sparkfleet rollback NAME [GENERATION]\n",
-        "| `N` | Number of engine instances. From 1 to 1024. |",
+        "| `N` | Number of engine instances, 1 to 1024. |",
+        "| `--tail` | Lines to begin with. Default: 100. At least 0. |",
         "| `--max-tokens` | Most tokens of the answer. Default: 256. At least 1. |",
         "Environment variable: `SPARKFLEET_INVENTORY`.",
         "Environment variable: `SPARKFLEET_API_KEY`.",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparkfleet.units import GIB, duration_words, gb, gib, gib_of, three_digits
+from sparkfleet.units import GIB, duration_words, gb, gib, gib_of, rough_duration, three_digits
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,10 @@ def test_a_rate_has_three_digits_or_no_decimal_and_no_exponent():
 )
 def test_durations(seconds, words):
     assert duration_words(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3, "10 s"), (44, "40 s"), (94, "90 s"), (96, "2 min"), (500, "8 min")]
+)
+def test_only_the_size_of_a_time_is_shown(seconds, words):
+    assert rough_duration(seconds) == words

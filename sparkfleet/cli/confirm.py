@@ -10,6 +10,7 @@ from rich.text import Text
 from sparkfleet.cli.loading import loading
 from sparkfleet.cli.output import errors
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.specs.standard_input import ended_by_ctrl_c
 
 ADD_YES = "If what is shown above is right, run the command again with --yes."
 
@@ -37,7 +38,8 @@ def confirm(question: str, yes: bool = False, *, alone: str = ADD_YES) -> None:
         )
     loading.erase()
     try:
-        agreed = typer.confirm(question, err=True)
+        with ended_by_ctrl_c():
+            agreed = typer.confirm(question, err=True)
     except typer.Abort:
         raise typer.Abort("Interrupted. Nothing was changed.") from None
     if not agreed:

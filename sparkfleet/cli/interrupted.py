@@ -52,6 +52,9 @@ ENDLESS = frozenset({"--follow", "-f", "--watch", "-w"})
 FOLLOWED = frozenset({"logs", "events", "status", "ps"})
 """Verbs that have such an option."""
 
+LISTS = (["models", "list"], ["keys", "list"], ["fabric", "plan"], ["fabric", "measure"])
+"""Verbs that only read, of groups of which others change something."""
+
 
 def is_endless(argv: Sequence[str]) -> bool:
     """True if a command line prints what is read until nobody reads on, such as `logs | head`."""
@@ -62,6 +65,8 @@ def is_endless(argv: Sequence[str]) -> bool:
 def interrupted_words(argv: Sequence[str]) -> str:
     """The words after Ctrl-C in a command line, without the program's name; "" if it was the usual end of it."""
     verb = _verb(argv)
+    if [word for word in argv if not word.startswith("-")][:2] in LISTS:
+        return _READS
     if verb in FOLLOWED:
         return "" if ENDLESS.intersection(argv) else _READS
     return WORDS.get(verb, _OTHER)

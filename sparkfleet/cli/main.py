@@ -123,8 +123,11 @@ def _code() -> int:
         # A wrong command line. Typer may have its own copy of click, so the class is recognised by its methods.
         if not (hasattr(error, "show") and hasattr(error, "format_message")):
             raise
-        error.show()
-        _print_document(SparkfleetError(error.format_message(), do=_usage_of(error)))
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without its verb: its help
+            error.show()
+            _print_document(SparkfleetError("A verb is missing.", do=_usage_of(error)))
+        else:
+            _print_error(_command_line_error(error, error.format_message()))
         return Exit.ERROR
 
 
@@ -133,10 +136,29 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def _command_line_error(error: Exception, message: str) -> SparkfleetError:
+    """The error of a wrong command line, with an example of its verb."""
+    from sparkfleet.cli.examples import EXAMPLES
+
+    path = _path_of(error)
+    what = f"{message.replace('Value error, ', '').rstrip('.?')}{'?' if message.endswith('?') else '.'}"
+    example = f"For example: `{EXAMPLES[path]}`. " if path in EXAMPLES else ""
+    return SparkfleetError(
+        f"{path}: {what[:1].lower()}{what[1:]}" if path else what, do=f"{example}{_usage_of(error)}"
+    )
+
+
+def _path_of(error: Exception) -> str:
+    """The words of the verb that was typed wrongly, without the program."""
+    return str(getattr(getattr(error, "ctx", None), "command_path", "")).rpartition("sparkfleet")[2].strip()
+
+
 def _usage_of(error: Exception) -> str:
-    """The command that prints the arguments and options of what was typed wrongly."""
-    path = str(getattr(getattr(error, "ctx", None), "command_path", "")).rpartition("sparkfleet")[2].strip()
-    return f"`sparkfleet{f' {path}' if path else ''} --help` prints the arguments and options."
+    """The command that prints the verbs, or the arguments and options, of what was typed wrongly."""
+    path = _path_of(error)
+    is_group = hasattr(getattr(getattr(error, "ctx", None), "command", None), "commands")
+    prints = "lists the verbs" if is_group else "prints the arguments and options"
+    return f"`sparkfleet{f' {path}' if path else ''} --help` {prints}."
 
 
 def _print_error(error: SparkfleetError) -> None:

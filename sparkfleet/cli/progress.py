@@ -28,7 +28,9 @@ from sparkfleet.fleet.events import (
 from sparkfleet.staging.progress import TransferProgress
 
 QUIET_S = 3.0
-"""Without a terminal, a line is printed at most this often."""
+"""Seconds of silence after which a step gets its first line elsewhere than on a terminal."""
+LONGEST_QUIET_S = 30.0
+"""Each further line of a step comes after twice the silence, up to this: a log of a long start had a line every 3 s."""
 SHORT_S = 0.5
 """Shorter steps get no line."""
 
@@ -36,8 +38,8 @@ SHORT_S = 0.5
 class ProgressLine:
     """Shows the events of a use-case. The running step is one line, with its time so far and its expected time.
 
-    On a terminal the line is redrawn; elsewhere it is printed every few seconds. Ended steps and facts stay. Use as a
-    context manager.
+    On a terminal the line is redrawn; elsewhere it is printed after 3 s, 6 s, 12 s and so on. Ended steps and
+    facts stay. Use as a context manager.
 
     Args:
         quiet: show nothing, because standard output is for a program.
@@ -49,6 +51,7 @@ class ProgressLine:
         self._screen = screen or console
         self._live: Live | None = None
         self._printed_at = self._began = time.monotonic()
+        self._quiet_s = QUIET_S
         self._step: FleetStep | None = None
         self._words = self._detail = ""
         self._expected: ExpectedTime | None = None
@@ -92,12 +95,13 @@ class ProgressLine:
 
     def _go_on(self, step: FleetStep, words: str, detail: str) -> None:
         if step is not self._step:
-            self._step, self._began = step, time.monotonic()
+            self._step, self._began, self._quiet_s = step, time.monotonic(), QUIET_S
         self._words, self._detail = words, detail
         if self._screen.is_terminal:
             self._redraw()
-        elif time.monotonic() - self._printed_at >= QUIET_S:
+        elif time.monotonic() - self._printed_at >= self._quiet_s:
             self._keep(Text(self._line()))
+            self._quiet_s = min(2 * self._quiet_s, LONGEST_QUIET_S)
 
     def _redraw(self) -> None:
         if self._live is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -13,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sparkfleet.cli.loading import loading
+from sparkfleet.errors import SpecError
 
 
 class VerbPanel(StrEnum):
@@ -27,6 +29,10 @@ class VerbPanel(StrEnum):
     OTHERS = "Help"
 
 
+BRIEF = 66
+"""Characters of a line in the list of verbs, on a terminal of 80 columns."""
+
+
 class Verb(NamedTuple):
     """One verb: the attribute of a module of this package, a function or a Typer group, and its line of help."""
 
@@ -35,6 +41,12 @@ class Verb(NamedTuple):
     help: str
     """First paragraph of the function's docstring, or the group's help; a test compares them."""
     panel: VerbPanel
+
+    @property
+    def brief(self) -> str:
+        """Its line in the list of verbs: the first sentence, of a long one the words before its details."""
+        sentence = self.help.partition(". ")[0].removesuffix(".")
+        return f"{sentence if len(sentence) < BRIEF else re.split('[:;] ', sentence)[0]}."
 
     def load(self) -> Any:
         """The function, or the group. Imports its module."""
@@ -315,7 +327,7 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {
-            name: TyperCommand(name, help=verb.help, rich_help_panel=verb.panel)
+            name: TyperCommand(name, help=verb.help, short_help=verb.brief, rich_help_panel=verb.panel)
             for name, verb in VERBS.items()
         }
         self._is_listing = False
@@ -336,7 +348,8 @@ class LazyGroup(TyperGroup):
         name = ALIASES.get(args[0], args[0])
         if name in HABITS and not ctx.resilient_parsing:
             meant = ", ".join(f"'{one}'" for one in HABITS[name])
-            ctx.fail(f"No such command '{name}'. Did you mean {meant}?")
+            briefs = [f"`sparkfleet {one}`: {VERBS[one].brief}" for one in HABITS[name] if one in VERBS]
+            raise SpecError(f"No such command '{name}'. Did you mean {meant}?", do="\n".join(briefs))
         if name not in VERBS or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
         with loading.during(name):
@@ -363,10 +376,14 @@ class LazyGroup(TyperGroup):
 
 def load_command(name: str) -> Any:
     """The command of a verb, or its group, with its parameters. Imports its module."""
+    from sparkfleet.cli.examples import add_examples  # of one verb: lists of verbs have none
+
     target = VERBS[name].load()
     holder = typer.Typer(add_completion=False, callback=lambda: None)
     if isinstance(target, typer.Typer):
         holder.add_typer(target, name=name)
     else:
         holder.command(name)(target)
-    return typer.main.get_group(holder).commands[name]
+    command = typer.main.get_group(holder).commands[name]
+    add_examples(command, name)
+    return command

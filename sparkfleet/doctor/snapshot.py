@@ -207,6 +207,8 @@ class Needed(Value):
     """Without its revision."""
     revision: str = ""
     """"" if the deployment names none."""
+    tag: str = ""
+    """Of a GGUF model, in upper case: its repository has others beside it."""
     weights_bytes: int
     nodes: tuple[str, ...] = ()
     """Nodes that need them; empty: any node may get them."""

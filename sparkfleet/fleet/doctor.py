@@ -122,6 +122,7 @@ def weights_of(spec: Deployment, found: Mapping[str, Found]) -> Iterator[Needed 
             deployment=spec.name,
             model=model,
             revision=revision,
+            tag=checkpoint.gguf.tag if checkpoint.gguf else "",
             weights_bytes=checkpoint.bytes_on_disk,
             nodes=tuple(variant.nodes or spec.nodes),
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sparkfleet.hostfacts.container import CONTAINERD_DRIVER, CONTAINERD_STORE
 from sparkfleet.hostfacts.fact import Fact, json_of, text, unexpected_output, whole
 from sparkfleet.values import Value
@@ -33,6 +35,20 @@ def size(path):
     except OSError:
         return 0
     return total
+def ggufs(path):
+    found, top = {}, os.path.join(path, 'snapshots')
+    for base, _, files in os.walk(top):
+        for name in files:
+            if time.monotonic() > until:
+                return None
+            if name.endswith('.gguf') and len(found) < 500:
+                full = os.path.join(base, name)
+                own = os.path.relpath(full, top).partition('/')[2]
+                try:
+                    found[own] = max(found.get(own, 0), os.stat(full).st_size)
+                except OSError:
+                    pass
+    return found
 models = []
 try:
     names = sorted(name for name in os.listdir(hub) if name.startswith('models--'))
@@ -40,8 +56,9 @@ except OSError:
     names = []
 for name in names[:500]:
     path = os.path.join(hub, name)
-    models.append([name[8:].replace('--', '/', 1), size(path),
-                   os.path.isfile(os.path.join(path, 'refs', 'main'))])
+    total, files = size(path), ggufs(path)
+    models.append([name[8:].replace('--', '/', 1), None if files is None else total,
+                   os.path.isfile(os.path.join(path, 'refs', 'main'))] + ([files] if files else []))
 locked = []
 def check(path):
     while path and not os.path.isdir(path):
@@ -79,6 +96,8 @@ class CachedModel(Value):
     """Bytes of its files; None if counting took too long."""
     refs_main: bool
     """Without `refs/main` it does not load offline under its name."""
+    ggufs: Mapping[str, int] = {}
+    """Bytes of its GGUF files, by their names in the repository: models of several tags are in one."""
 
 
 class Disks(Value):
@@ -149,9 +168,17 @@ def _stat_free(output: str, what: str) -> int:
 
 
 def _model(one: object, output: str) -> CachedModel:
-    if not isinstance(one, list) or len(one) != 3 or not isinstance(one[0], str):
+    if not isinstance(one, list) or len(one) not in (3, 4) or not isinstance(one[0], str):
         raise unexpected_output("the cached models", output)
-    return CachedModel(id=text(one[0]), size=whole(one[1]), refs_main=one[2] is True)
+    files = one[3] if len(one) == 4 else {}
+    if not isinstance(files, dict):
+        raise unexpected_output("the cached models", output)
+    return CachedModel(
+        id=text(one[0]),
+        size=whole(one[1]),
+        refs_main=one[2] is True,
+        ggufs={text(name): whole(size) or 0 for name, size in list(files.items())[:500]},
+    )
 
 
 def _is_known(one: object) -> bool:

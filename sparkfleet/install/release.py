@@ -52,7 +52,11 @@ NOT_ON_NODES = (
 """Parts of the package that no process of a node imports. A node's environment is without them."""
 
 
-ON_NODES = ("doctor/thresholds.py", "fabric/node_addresses.py", "perf/prediction.py")
+ON_NODES = (
+    *("doctor/thresholds.py", "fabric/node_addresses.py", "perf/prediction.py"),
+    *("perf/draft_methods.py", "perf/latency/acceptance.py", "perf/latency/local_acceptance.py"),
+    *("planner/capacity/start_time.py", "planner/report/explain/layout.py"),
+)
 """Modules of those parts that the controller imports."""
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS
 from sparkfleet.perf.prediction import Speculation
 
+PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
+"""Drafters that propose all k tokens in one pass."""
 SPEED_METHODS = {"nextn": "mtp"}
 """Speculative methods that are one thing to the speed model: SGLang's NEXTN is the checkpoint's own MTP head."""
 DEEPER = 2

@@ -77,6 +77,14 @@ def dump(value: Any) -> str:
     return text
 
 
+_EXPECTED = {
+    r"'\t'": " Expected spaces: YAML is not indented by tabs.",
+    "mapping values are not allowed": " Expected one `key: value` a line, with the keys of one mapping in one column.",
+    "block mapping": " Expected one `key: value` a line, with the keys of one mapping in one column.",
+}
+"""What a line has to be instead, by a part of the parser's reason."""
+
+
 def _compose(text: str) -> yaml.Node | None:
     try:
         loader = _Loader(text)
@@ -91,9 +99,9 @@ def _compose(text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         reason = ", ".join(part for part in (error.context, error.problem) if part)
-        spaces = " Expected spaces: YAML is not indented by tabs." if r"'\t'" in reason else ""
+        expected = next((words for part, words in _EXPECTED.items() if part in reason), "")
         raise UnreadableError(
-            mark.line + 1 if mark else None, f"not YAML: {escape(reason)}.{spaces}"
+            mark.line + 1 if mark else None, f"not YAML: {escape(reason)}.{expected}"
         ) from None
     except (ValueError, OverflowError):  # PyYAML raises them for "\UFFFFFFFF" and for %YAML 1.<5000 digits>
         raise UnreadableError(

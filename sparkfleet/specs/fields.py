@@ -152,7 +152,8 @@ class Form:
                 "form", "{expected}", {"expected": f"at most {self.longest} characters"}
             )
         if not re.fullmatch(self.pattern, text):
-            raise PydanticCustomError("form", "{expected}", {"expected": self.expected})
+            small = f', such as "{text.lower()}"' if re.fullmatch(self.pattern, text.lower()) else ""
+            raise PydanticCustomError("form", "{expected}", {"expected": self.expected + small})
         return text
 
 

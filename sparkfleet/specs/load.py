@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -30,6 +29,7 @@ from sparkfleet.specs.gguf_names import SUFFIX, tag_of
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.model_name import MAIN
 from sparkfleet.specs.remote_code import code_problems
+from sparkfleet.specs.standard_input import read_standard_input
 
 AnyPath = str | PathLike[str]
 M = TypeVar("M", bound=Spec)
@@ -246,7 +246,7 @@ def _naming(name: str) -> Iterator[None]:
 
 def _text(path: AnyPath) -> str:
     if fspath(path) == STDIN:
-        return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1))
+        return _decoded(read_standard_input(MAX_BYTES + 1))
     try:
         with open(path, "rb") as file:
             content = file.read(MAX_BYTES + 1)

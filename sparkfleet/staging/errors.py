@@ -23,6 +23,10 @@ class ModelNotShown(StagingError):
     """The public Hub shows no such model without a token of its owner (HTTP status 401): it may be private, or not exist."""
 
 
+class ModelGated(StagingError):
+    """The Hub has this model, and gives it only to accounts that accepted its licence."""
+
+
 class ModelMiscased(StagingError):
     """The Hub has this model with other upper and lower case letters: caches on nodes distinguish them."""
 
@@ -42,6 +46,6 @@ class ConnectionVariableError(SparkfleetError):
 
 
 KINDS: dict[str, type[StagingError]] = {
-    kind.__name__: kind for kind in (StagingError, HubUnreachable, ModelAbsent, ModelNotShown)
+    kind.__name__: kind for kind in (StagingError, HubUnreachable, ModelAbsent, ModelGated, ModelNotShown)
 }
 """By their names in the messages of a node's program."""

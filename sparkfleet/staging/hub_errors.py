@@ -20,7 +20,7 @@ from huggingface_hub.utils import build_hf_headers
 
 from sparkfleet.checkpoints.io.safe_io import SHOWN_CHARACTERS, shown
 from sparkfleet.errors import SparkfleetError
-from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelNotShown, StagingError
+from sparkfleet.staging.errors import HubUnreachable, ModelAbsent, ModelGated, ModelNotShown, StagingError
 from sparkfleet.staging.hub_http import (
     is_public_hub,
     keeps_secrets,
@@ -110,7 +110,7 @@ class HubErrors:
         return found
 
     def _gated(self, status: int) -> StagingError:
-        return StagingError(
+        return ModelGated(
             f"{self._name} is gated, and the Hub refuses it {self._with_token()} (HTTP status {status}).",
             means="Only accounts that accepted its licence may download it.",
             do=f"Accept the licence at {self.address}/{self._name}, then run `hf auth login` with that account, "

@@ -125,10 +125,15 @@ def test_ctrl_c_while_a_node_is_brought_down(fleet, silent):
     assert "`sparkfleet down` stops the rest" in err
 
 
-def test_ctrl_c_at_a_question_changes_nothing(fleet):
-    """On a terminal, before anything was confirmed."""
-    code = "from sparkfleet.cli import main, verbs\nfrom sparkfleet.cli.confirm import confirm\n"
-    code += "main.app = lambda **_: confirm('Delete tiny?')\nmain.main()"
+@pytest.mark.parametrize("work", ["confirm('Delete tiny?')", "asyncio.run(asked())"])
+def test_ctrl_c_at_a_question_changes_nothing(fleet, work):
+    """On a terminal, before anything was confirmed. Within asyncio the first one was ignored, and the words after the second
+    were those of a change that the fleet has accepted."""
+    code = (
+        "import asyncio\nfrom sparkfleet.cli import main, verbs\nfrom sparkfleet.cli.confirm import confirm\n"
+    )
+    code += "async def asked():\n    confirm('Delete tiny?')\n"
+    code += f"main.app = lambda **_: {work}\nmain.main()"
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(sys.executable, [sys.executable, "-c", code])
@@ -150,3 +155,10 @@ def test_ctrl_c_at_a_question_changes_nothing(fleet):
 def test_every_verb_has_its_words():
     assert set(WORDS) | FOLLOWED == {*VERBS, "ps"}
     assert interrupted_words(["-V"]) == "Interrupted. The fleet continues with everything that was applied."
+
+
+@pytest.mark.parametrize("argv", [["models", "list"], ["keys", "--json", "list"], ["fabric", "plan"]])
+def test_a_verb_of_a_group_that_only_reads_has_changed_nothing(argv):
+    """`models list` named files that had arrived."""
+    assert interrupted_words(argv) == "Interrupted. Nothing was changed, and the fleet continues."
+    assert interrupted_words([argv[0], "apply"]) != interrupted_words(argv)

@@ -67,7 +67,7 @@ def screen(text):
         (["ps"], "Fleet home is down."),
         (["describe", "tiny"], "error: Fleet home is down: no controller answers."),
         (["plan", "none.yaml"], "error: "),
-        (["plan", "--nope"], "Usage: sparkfleet plan"),
+        (["plan", "--nope"], "error: plan: no such option: --nope."),
         (["help", "plan"], "Usage: sparkfleet plan"),
         (["keys"], "Usage: sparkfleet keys"),
         (["restore", "--json"], "{"),

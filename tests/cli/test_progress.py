@@ -68,3 +68,20 @@ def test_a_step_is_shown_with_what_it_waits_for():
 def test_at_the_end_a_line_says_where_the_time_went():
     times = {FleetStep.STARTING_RAY: 9.2, FleetStep.WAITING: 0.1, FleetStep.LOADING: 20.9}
     assert times_line(times) == "Time: 30 s = starting Ray 9 s + loading 21 s"
+
+
+def test_elsewhere_than_on_a_terminal_a_long_step_has_fewer_and_fewer_lines(monkeypatch, capsys):
+    """A start of a minute had twenty lines."""
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    with ProgressLine() as progress:
+        for second in range(200):
+            now[0] = float(second)
+            progress(STEP)
+        assert [line.split(" · ")[1].split()[0] for line in capsys.readouterr().out.splitlines()] == [
+            "3", "9", "21", "45", "75", "105", "135", "165", "195",
+        ]  # fmt: skip
+        progress(StepRunning(step=FleetStep.WARMING_UP))
+        now[0] += 3.0
+        progress(StepRunning(step=FleetStep.WARMING_UP))
+        assert capsys.readouterr().out == "warming up · 0 s\n", "the next one comes after 6 s"

@@ -194,7 +194,7 @@ async def test_a_failure_that_arrives_after_the_next_actor_s_first_report_counts
         ({}, "started in 97.5 s"),
         ({"adopted": True}, "adopted, ready after 97.5 s"),
         # As of each engine of the head whose deployment is applied to a fleet that is down: nothing ran before.
-        ({"adopted": True, "unused": True}, "ready after 97.5 s, its engine started before the group"),
+        ({"adopted": True, "unused": True}, "ready after 97.5 s; its engine was started ahead of it"),
     ],
 )
 async def test_the_event_of_a_start_names_what_was_adopted(world, fields, words):

@@ -1,5 +1,6 @@
 """The program that reads disks, run on this machine."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from sparkfleet.checkpoints.io.hub_cache import hub_cache
+from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.disk import Disks, ReadDisks
 
 
@@ -43,6 +45,31 @@ def test_data_sets_in_the_cache_take_no_place_of_models(tmp_path):
     (tmp_path / "models--org--m" / "blobs" / "one").write_bytes(b"abc")
     (one,) = read(HF_HUB_CACHE=str(tmp_path)).models
     assert (one.id, one.size, one.refs_main) == ("org/m", 3, False)
+
+
+def test_gguf_files_of_a_repository_have_their_names_and_sizes(tmp_path):
+    model = tmp_path / "models--org--m-GGUF"
+    (model / "blobs").mkdir(parents=True)
+    for at, (commit, name) in enumerate((("a", "m-Q4_K_M.gguf"), ("b", "Q8_0/m-00001-of-00002.gguf"))):
+        (model / "blobs" / f"{at}").write_bytes(b"x" * (at + 3))
+        link = model / "snapshots" / commit / name
+        link.parent.mkdir(parents=True)
+        link.symlink_to(model / "blobs" / f"{at}")
+    (model / "snapshots" / "a" / "m-Q5_K_M.gguf").symlink_to(model / "blobs" / "gone")
+    (model / "snapshots" / "a" / "README.md").write_text("m")
+    (one,) = read(HF_HUB_CACHE=str(tmp_path)).models
+    assert one.size == 7
+    assert one.ggufs == {"m-Q4_K_M.gguf": 3, "Q8_0/m-00001-of-00002.gguf": 4}
+
+
+@pytest.mark.parametrize("files", ["x", [], {"a.gguf": "x"}])
+def test_sizes_of_gguf_files_that_are_none_are_refused_or_not_counted(files):
+    output = json.dumps({"hub": "/hub", "models": [["org/m", 3, True, files]], "places": {}})
+    if isinstance(files, dict):
+        assert ReadDisks.parse(output).models[0].ggufs == {"a.gguf": 0}
+    else:
+        with pytest.raises(FactError):
+            ReadDisks.parse(output)
 
 
 def test_directories_in_which_the_user_may_not_write_are_named():

@@ -242,9 +242,10 @@ def test_a_model(model: str) -> None:
 def test_no_model(model: str) -> None:
     (found,) = problems(f'name: x\nmodel: "{model}"')
     assert found.startswith("d.yaml:2: model: found ")
+    small = ', such as "builtin:tiny"' if model == "builtin:Tiny" else ""
     assert found.endswith(
         'Expected a Hub id "org/name", "org/name@revision" or "org/name:TAG" (a GGUF model), "builtin:NAME", or an'
-        " absolute path."
+        f" absolute path{small}."
     )
 
 

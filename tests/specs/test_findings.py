@@ -85,13 +85,15 @@ def test_an_unknown_method(form: str) -> None:
         ("max_model_len: 8192", 'max_model_len: unknown field "max_model_len", a flag of engines. Expected `context: …`.'),
         ("tensor-parallel-size: 2", 'tensor-parallel-size: unknown field "tensor-parallel-size", a flag of engines. '
          "Expected `parallel: {tp: …}`."),
-        ("image: Registry/Name", 'image: found "Registry/Name". Expected an image: [registry/]name[:tag][@sha256:digest].'),
+        ("image: Registry/Name", 'image: found "Registry/Name". Expected an image: [registry/]name[:tag][@sha256:digest],'
+         ' such as "registry/name".'),
         ("memory: 24", "memory: found the number 24. Expected text; put it in quotes."),
         ("memory: 24 GB/s", 'memory: found "24 GB/s". Expected a size with its unit, such as "24 GiB".'),
         ("port: 80", "port: given, but only `engine: custom` has it. Expected none."),
         ("runtime: process\nimage: a:b", "image: given, but `runtime: process` has none. Expected one or the other."),
         ("variants: [{model: a/b}]", "`model` or `variants`: both are given. Expected exactly one of them."),
-        ("nodes: [Spark1]", 'nodes[0]: found "Spark1". Expected a-z, 0-9 and inner dashes, at most 32 characters.'),
+        ("nodes: [Spark1]", 'nodes[0]: found "Spark1". Expected a-z, 0-9 and inner dashes, at most 32 characters,'
+         ' such as "spark1".'),
     ],
 )  # fmt: skip
 def test_a_wrong_field(line: str, expected: str) -> None:

@@ -102,7 +102,7 @@ def test_all_problems_at_once_in_the_order_of_the_file() -> None:
         parse_inventory(text, "i.yaml")
     known = "Known: address, user, port, host_key, identity_file, jump, engines."
     assert str(caught.value).splitlines() == [
-        'i.yaml:1: fleet: found "Home". Expected a-z, 0-9 and inner dashes, at most 32 characters.',
+        'i.yaml:1: fleet: found "Home". Expected a-z, 0-9 and inner dashes, at most 32 characters, such as "home".',
         f'i.yaml:3: nodes.a.usr: unknown field "usr". Did you mean "user"? {known}',
         "i.yaml:4: nodes: the key 2 is not text. Expected text; put it in quotes.",
         "i.yaml:5: fleet: already given on line 1. Expected once.",
@@ -314,3 +314,20 @@ def test_a_gguf_file_here_is_given_by_its_absolute_path(tmp_path, monkeypatch):
 def test_the_address_of_a_gguf_file_in_a_deployment_is_corrected(address):
     with pytest.raises(SpecError, match=re.escape(f"`model: {GGUF}:Q4_K_M`")):
         parse_deployment(f"name: a\nmodel: {address}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: Tiny\nmodel: builtin:tiny\n", 'at most 63 characters, such as "tiny".'),
+        ("name: tiny\nmodel: builtin:Tiny\n", 'or an absolute path, such as "builtin:tiny".'),
+        ("name: my model\nmodel: builtin:tiny\n", "at most 63 characters."),
+        ("name: tiny\n model: builtin:tiny\n", "with the keys of one mapping in one column."),
+        ("name: tiny model: builtin:tiny\n", "Expected one `key: value` a line"),
+        ('"name": "tiny", "model": "m"\n', "Expected one `key: value` a line"),
+    ],
+)
+def test_what_would_be_right_is_named(text, words):
+    with pytest.raises(SpecError) as refused:
+        parse_deployment(text, "d.yaml")
+    assert words in str(refused.value)

@@ -222,7 +222,9 @@ async def _serve(host: str, files: dict[str, bytes]) -> None:
 
 def main() -> None:
     host, directory = sys.argv[1:]
-    asyncio.run(_serve(host, {path.name: path.read_bytes() for path in Path(directory).iterdir()}))
+    files = (path for path in Path(directory).rglob("*") if path.is_file())
+    content = {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+    asyncio.run(_serve(host, content))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, NameArgument, open_session, run
 from sparkfleet.cli.output import errors
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.errors import ControlError
+from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.clients.endpoint import AnswerSpeed
 from sparkfleet.fleet.clients.endpoint import ask as ask_endpoint
 from sparkfleet.fleet.session import Session
@@ -42,6 +42,8 @@ def ask(
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 256,
 ) -> int:
     """Ask a model one question over the endpoint, as any client would."""
+    if not question.strip():
+        raise SpecError("The question is empty.", do=f'`sparkfleet ask {name} "What is a rail?"`')
     return run(_ask(open_session(inventory), name, question, key_of(key), max_tokens))
 
 

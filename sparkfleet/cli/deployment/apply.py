@@ -18,7 +18,8 @@ from sparkfleet.cli.options import (
     open_session,
     run,
 )
-from sparkfleet.cli.output import console, errors
+from sparkfleet.cli.output import console, errors, print_line
+from sparkfleet.cli.planning.next_commands import instead_lines
 from sparkfleet.cli.planning.plan import (
     AssumeOption,
     FileOption,
@@ -110,9 +111,11 @@ async def _apply(
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
     print_origins(prepared.planned.checkpoints)
-    print_plans(prepared.planned)
+    offers = print_plans(prepared.planned)
     if prepared.gateway:
         console.print(prepared.gateway)
+    for line in instead_lines(files, prepared.planned, inventory, offers):
+        print_line(line)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:
         return await _keep(session, prepared, prepared.planned.client, wait=wait)

@@ -18,9 +18,9 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_jso
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.controlplane.views.ready_words import start_words
+from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_lines
 from sparkfleet.fleet.deployments.status import DescribedDeployment, describe_deployment
 from sparkfleet.fleet.planning.group_measurements import bench_lines, canary_words, measured_words
-from sparkfleet.fleet.planning.speculation_advice import advice_for, advice_lines
 from sparkfleet.fleet.report.on_demand_words import on_demand_words, use_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 from sparkfleet.fleet.report.status_lines import indented, load_words

@@ -17,6 +17,7 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.fleet.deployments.history import GenerationEntry, history_of
 from sparkfleet.fleet.session import Session
+from sparkfleet.planner.report.explain.change import field_words
 
 
 def history(
@@ -46,7 +47,7 @@ def history_lines(name: str, entries: Sequence[GenerationEntry]) -> list[str]:
         when = datetime.fromtimestamp(one.since).strftime("%Y-%m-%d %H:%M:%S")
         now = "   current" if one.current else ""
         lines.append(f"  {one.generation:>3}   {when}   {one.who}   groups {', '.join(one.groups)}{now}")
-        lines += [f"        {field}" for field in one.fields]
+        lines += [f"        {field_words(field)}" for field in one.fields]
         if older is not None and not one.fields:
             again = "" if one.groups == older.groups else ": its engines were started again"
             lines.append(f"        as generation {older.generation}{again}")

@@ -18,20 +18,33 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import console
 from sparkfleet.cli.planning.plan import print_plans
+from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.generations import prepare_scale
 from sparkfleet.fleet.session import Session
+
+MOST_REPLICAS = 1024
+"""As in a deployment's file."""
 
 
 def scale(
     name: NameArgument,
     replicas: Annotated[
         int,
-        typer.Argument(help="Number of engine instances.", metavar="N", min=1, max=1024, show_default=False),
+        typer.Argument(
+            help=f"Number of engine instances, 1 to {MOST_REPLICAS}.", metavar="N", show_default=False
+        ),
     ],
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
 ) -> int:
     """Run another number of replicas. Engines that stay are not restarted. The deployment's file does not change."""
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise SpecError(
+            f"{name} cannot have {replicas} replicas. Expected 1 to {MOST_REPLICAS}.",
+            do=""
+            if replicas > 0
+            else f"`sparkfleet delete {name}` stops it; `on_demand: true` in its file lets it end without requests.",
+        )
     return run(_scale(name, replicas, open_session(inventory), yes))
 
 

@@ -251,7 +251,8 @@ def _write(text: str, options: Options) -> int:
             do=_ELSEWHERE,
         ) from None
     console.print(f"Wrote {file}.")
+    rails = "`sparkfleet fabric plan` if rails lack addresses, then " if parse_inventory(text).links else ""
     console.print(
-        "Next: `sparkfleet fabric plan` if rails lack addresses, then `sparkfleet doctor` and `sparkfleet up`."
+        f"Next: {rails}`sparkfleet doctor`, and `sparkfleet apply ORG/MODEL`, which shows its plan before you confirm it."
     )
     return Exit.DONE

@@ -13,6 +13,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_sess
 from sparkfleet.cli.output import console, event_line
 from sparkfleet.cli.top.app import TopApp
 from sparkfleet.cli.top.terminal import end_with_terminal
+from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_lines
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.status import describe_deployment, fleet_state
 from sparkfleet.fleet.rank_logs import LoggedRank, rank_log
@@ -69,4 +70,6 @@ class SessionPages:
         """Lines of its plan with the reasons."""
         described = await describe_deployment(self._session, deployment)
         plan = described.status.plan
-        return tuple(explain_plan(plan)) if plan else ("Its plan is not known.",)
+        if plan is None:
+            return ("Its plan is not known.",)
+        return (*explain_plan(plan), *advice_lines(advice_for(described.status)))

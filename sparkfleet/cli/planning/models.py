@@ -20,6 +20,7 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.cli.progress import ProgressLine
+from sparkfleet.errors import SpecError
 from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.models import (
     ModelRow,
@@ -67,6 +68,23 @@ def list_models(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption
     return run(_list(open_session(inventory), json))
 
 
+def _require_owner(model: str, verb: str) -> None:
+    """Raise SpecError for a name of the Hub without its owner: the Hub would answer that there is none, or nothing."""
+    if "/" in model or model.startswith("builtin:"):
+        return
+    from sparkfleet.fleet.planning.published_names import (
+        near_without_owner,  # reads tables, for this error only
+    )
+
+    like = [f"`sparkfleet models {verb} {one}`" for one in near_without_owner(model)]
+    raise SpecError(
+        f"{model}: a model of the Hub has the name of its owner.",
+        do=f"Did you mean {' or '.join(like)}?"
+        if like
+        else "Give ORG/MODEL, or the absolute path of a directory.",
+    )
+
+
 def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
     """The verb that stages a model on nodes, with or without the Hub."""
 
@@ -77,6 +95,7 @@ def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
         inventory: InventoryOption = DEFAULT_INVENTORY,
         json: JsonOption = False,
     ) -> int:
+        _require_owner(model, "pull" if hub == "always" else "push")
         session = open_session(inventory)
         need = Need(
             wanted=StagingItem.model(model, revision or None),

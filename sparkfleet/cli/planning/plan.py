@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +13,6 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
     DEFAULT_INVENTORY,
-    INVENTORY_VARIABLE,
     InventoryOption,
     JsonOption,
     OfflineOption,
@@ -22,15 +20,16 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line, print_lines
+from sparkfleet.cli.planning.next_commands import is_default, next_lines
+from sparkfleet.controlplane.views.speculation_advice import advice_lines
 from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.nodes.assumed import MOST_SPARKS, assumed_inventory
 from sparkfleet.fleet.planning.fewer_bits import fewer_bits_lines
 from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
-from sparkfleet.fleet.planning.gguf_offers import gguf_lines
+from sparkfleet.fleet.planning.gguf_offers import GgufOffer, gguf_lines
 from sparkfleet.fleet.planning.named_images import named_image_lines
 from sparkfleet.fleet.planning.plan import FleetPlan, plan_deployments
-from sparkfleet.fleet.planning.speculation_advice import advice_lines
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import (
@@ -44,7 +43,7 @@ from sparkfleet.planner.report.prediction_terms import PredictionSum, sum_lines
 from sparkfleet.planner.types.plan import DeploymentPlan, InfeasibleDeployment
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
-from sparkfleet.specs.load import NoFile, deployment_of, load_deployments
+from sparkfleet.specs.load import NoFile, load_deployments
 from sparkfleet.values import Value
 
 
@@ -173,7 +172,7 @@ def assumed_fleet(
     """
     if sparks is None:
         return inventory, assumed
-    if not _is_default(inventory):
+    if not is_default(inventory):
         raise SpecError(
             "`--sparks` and `--inventory` are both given.",
             do="`--sparks N` plans for Sparks that are in no inventory; `--assume dgx-spark` for those of one.",
@@ -232,41 +231,15 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
         _print(planned, sums)
     else:
         print_origins(planned.checkpoints)
-        print_plans(planned, shown)
+        offers = print_plans(planned, shown)
         if gateway:
             console.print(gateway)
         _explain(sums or {}, shown)
-        for line in _next_lines(files, planned, inventory):
+        for line in next_lines(files, planned, inventory, offers):
             print_line(line)
     if planned.decision.plan.refused:
         return Exit.INFEASIBLE
     return Exit.PENDING if planned.decision.pending or gateway else Exit.DONE
-
-
-def _next_lines(files: Sequence[Path], planned: FleetPlan, inventory: Path | Inventory) -> Iterator[str]:
-    """The command that serves models that were planned by their names, and a file for those who add fields."""
-    pending = {one.spec.name for one in planned.decision.pending}
-    specs = [one for one in map(deployment_of, files) if one is not None and one.name in pending]
-    if not specs:
-        return
-    of = "" if _is_default(inventory) else f"-i {shlex.quote(str(inventory))} "
-    models, names = " ".join(str(one.model) for one in specs), ", ".join(one.name for one in specs)
-    steps = [f"`sparkfleet apply {of}{models}` serves {'it' if len(specs) == 1 else 'them'} as {names}"]
-    if not isinstance(inventory, Path) and not _usual_inventory().exists():
-        steps.insert(0, "`sparkfleet init HOST…` lists your Sparks in inventory.yaml")
-    steps += [f"as a file, for further fields: `name: {one.name}`, `model: {one.model}`" for one in specs]
-    for number, step in enumerate(steps):
-        yield f"  {'' if number else 'next':<12}{step}"
-
-
-def _is_default(inventory: Path | Inventory) -> bool:
-    """True if a command line without `--inventory` means the same one, or if `--sparks` replaces it."""
-    return not isinstance(inventory, Path) or inventory == _usual_inventory()
-
-
-def _usual_inventory() -> Path:
-    """The inventory of a command line without `--inventory`."""
-    return Path(os.environ.get(INVENTORY_VARIABLE) or DEFAULT_INVENTORY)
 
 
 def _lines(
@@ -280,8 +253,8 @@ def _lines(
     )
 
 
-def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
-    """Print every plan and every refusal, each with an empty line behind it."""
+def print_plans(found: FleetPlan, shown: Shown = SHORT) -> Mapping[str, Sequence[GgufOffer]]:
+    """Print every plan and every refusal, each with an empty line behind it. Returns the GGUFs that they offer."""
     planned = {one.spec.name: one for one in found.decision.planned}
     refused = {one.name: one for one in found.decision.plan.refused}
     fewer_bits, named_images, ggufs = found.fewer_bits(), found.named_images(), found.ggufs()
@@ -305,6 +278,7 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> None:
     if len(found.specs) > 1:
         print_lines(explain_nodes(found.decision.plan.nodes))
         console.print()
+    return ggufs
 
 
 def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:

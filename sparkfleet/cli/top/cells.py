@@ -49,6 +49,8 @@ def notes(view: LiveView, selected: GroupRow | None, *, narrow: bool) -> Iterato
         yield f"{selected.name}: {selected.detail}"
     if selected is not None and selected.on_demand:
         yield f"{selected.deployment} is on demand: {selected.on_demand}"
+    if selected is not None:
+        yield from (f"{selected.deployment} speculation: {words}" for words in selected.speculation)
 
 
 def _detail_room(*, narrow: bool) -> int:

@@ -9,6 +9,7 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport, OnDemandStatus
 from sparkfleet.controlplane.views.metrics_export import start_phase
+from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_words
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,
@@ -157,6 +158,7 @@ def _deployment(one: DeploymentStatus, status: FleetStatus, at: float) -> Deploy
         objective=one.plan.objective if one.plan else "",
         groups=tuple(_group(one, report, status) for report in one.groups),
         on_demand=_on_demand(one, at) if one.on_demand else None,
+        speculation=advice_words(advice_for(one)),
         rejected=tuple(
             RejectedView.model_validate(each, from_attributes=True)
             for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())

@@ -6,9 +6,8 @@ import re
 
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.capacity.start_time import predicted_start
-from sparkfleet.planner.report.explain.start_lines import rough
 from sparkfleet.planner.types.plan import Rung
-from sparkfleet.units import duration_words
+from sparkfleet.units import duration_words, rough_duration
 
 STARTED = "started in"
 _STARTED = re.compile(rf"{STARTED} (\d+(?:\.\d+)?) s\b")
@@ -23,7 +22,7 @@ def ready_words(report: GroupReport, rung: Rung | None) -> str:
     """
     seconds = f"{report.started_s or 0:.1f} s"
     if report.unused:
-        words = f"ready after {seconds}, its engine started before the group"
+        words = f"ready after {seconds}; its engine was started ahead of it"
     else:
         words = f"{'adopted, ready after' if report.adopted else STARTED} {seconds}"
     if parts := start_words(report, rung):
@@ -51,17 +50,17 @@ def start_words(report: GroupReport, rung: Rung | None) -> str:
     if not parts:
         return ""
     found = predicted_start(rung.candidate, rung.prediction.weights_bytes) if rung else None
-    predicted = (
-        f"; predicted {rough(found.later.low)} to {rough(found.first.high)} without checks" if found else ""
-    )
-    return ", ".join(parts) + predicted
+    if found is None:
+        return ", ".join(parts)
+    band = f"{rough_duration(found.later.low)} to {rough_duration(found.first.high)}"
+    return f"{', '.join(parts)}; predicted {band} without checks"
 
 
 def speed_words(report: GroupReport) -> str:
-    """`TTFT 24 ms, 17.3 tok/s for one user (3 streams, within 4 %)`; "" if it was not measured."""
+    """`TTFT 24 ms, 17.3 tok/s for one user (3 streams, 4% apart)`; "" if it was not measured."""
     measured = report.measured
     if not {"ttft_ms", "decode_tps"} <= measured.keys():
         return ""
     runs, spread = measured.get("measured_runs", 1), measured.get("decode_tps_spread", 0.0)
-    among = f" ({runs:.0f} streams, within {spread:.0%})" if runs > 1 else ""
+    among = f" ({runs:.0f} streams, {spread:.0%} apart)" if runs > 1 else ""
     return f"TTFT {measured['ttft_ms']:.0f} ms, {measured['decode_tps']:.1f} tok/s for one user{among}"

@@ -10,8 +10,9 @@ from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, node_check
 from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
 from sparkfleet.doctor.snapshot import FleetReadings, Needed, NodeSnapshot
-from sparkfleet.hostfacts.disk import Disks
+from sparkfleet.hostfacts.disk import CachedModel, Disks
 from sparkfleet.knowledge.models.known_models import hub_spelling
+from sparkfleet.specs.gguf_names import models_of, tower_of
 from sparkfleet.units import GB, gb
 
 
@@ -23,7 +24,7 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
     pinned = [one for one in fleet.needed if one.nodes]
     for node in fleet.answered:
         missing = _each_once(one for one in pinned if node.name in one.nodes and _is_missing(node, one))
-        if uncounted := [one.model for one in missing if _is_uncounted(node, one)]:
+        if uncounted := [_name(one) for one in missing if _is_uncounted(node, one)]:
             yield not_known(
                 f"{node.name}: space for {', '.join(uncounted)} is not known, because counting its files took too long"
             )
@@ -46,7 +47,7 @@ def disk_for_weights(fleet: FleetReadings) -> Iterator[CheckFault]:
 
 def _each_once(needed: Iterable[Needed]) -> list[Needed]:
     """Variants, and deployments, of one model share its files."""
-    return list({(one.model.lower(), one.revision): one for one in needed}.values())
+    return list({(one.model.lower(), one.revision, one.tag): one for one in needed}.values())
 
 
 def _free(node: NodeSnapshot) -> int | None:
@@ -62,7 +63,7 @@ def _too_little(free: str, missing: Sequence[Needed]) -> CheckFault:
     return error(
         f"{free}, less than the {gb(_required(missing))} that weights need",
         means="The download would fail half way. Missing: "
-        + ", ".join(f"{one.model} {gb(one.weights_bytes, exact=True)}" for one in missing),
+        + ", ".join(f"{_name(one)} {gb(one.weights_bytes, exact=True)}" for one in missing),
         do=("sparkfleet models list", "sparkfleet models prune", "df -h ~/.cache/huggingface"),
     )
 
@@ -73,10 +74,24 @@ def _is_uncounted(node: NodeSnapshot, needed: Needed) -> bool:
     return any(model.size is None for model in models if model.id.lower() == needed.model.lower())
 
 
+def _name(needed: Needed) -> str:
+    return f"{needed.model}:{needed.tag}" if needed.tag else needed.model
+
+
 def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:
-    cached = {model.id.lower(): model.size or 0 for model in node.disks.models} if node.disks else {}
+    models = node.disks.models if node.disks else ()
+    held = sum(_held(model, needed.tag) for model in models if model.id.lower() == needed.model.lower())
     # A copy with nine tenths of the bytes counts: sizes differ by other files and links.
-    return cached.get(needed.model.lower(), 0) < needed.weights_bytes * 0.9
+    return held < needed.weights_bytes * 0.9
+
+
+def _held(model: CachedModel, tag: str) -> int:
+    """Bytes of a cached model; of a GGUF model those of its files and its tower, without other tags."""
+    if not tag:
+        return model.size or 0
+    files = next((one.files for one in models_of(model.ggufs) if one.tag == tag.upper()), ())
+    tower = tower_of(model.ggufs, files[0]) if files else ""
+    return sum(model.ggufs[one] for one in (*files, *([tower] if tower else ())))
 
 
 @fleet_check(
@@ -86,12 +101,12 @@ def _is_missing(node: NodeSnapshot, needed: Needed) -> bool:
 )
 def model_letter_case(fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares the models of the deployments with names of the Hub: an older release stored them in any letter case."""
-    for deployment, model, revision in dict.fromkeys(
-        (one.deployment, one.model, one.revision) for one in fleet.needed
+    for deployment, model, revision, tag in dict.fromkeys(
+        (one.deployment, one.model, one.revision, one.tag) for one in fleet.needed
     ):
         known = hub_spelling(model)
         if known is not None and known != model:
-            pinned = f"{known}@{revision}" if revision else known
+            pinned = f"{known}{f'@{revision}' if revision else ''}{f':{tag}' if tag else ''}"
             yield note(
                 f"{deployment}: its model {model} is {known} at the Hub",
                 means="An older release accepted any upper and lower case letters. A node that lacks these weights cannot"
@@ -147,7 +162,8 @@ def _own(disks: Disks) -> str:
 )
 def hub_refs(node: NodeSnapshot, disks: Disks) -> Iterator[CheckFault]:
     """Reports copies of models that were made without `refs`."""
-    broken = [model.id for model in disks.models if not model.refs_main]
+    # llama.cpp opens a GGUF by its path, and each tag has a reference of its own.
+    broken = [model.id for model in disks.models if not model.refs_main and not model.ggufs]
     if broken:
         yield note(
             f"{node.name}: no refs/main in the cache of {', '.join(broken[:4])}{' …' if len(broken) > 4 else ''}",

@@ -76,6 +76,11 @@ class ClientSetup(Value):
 def setup_of(client: str, endpoint: Endpoint) -> ClientSetup:
     """The configuration of a client. Raises SpecError if the client is not known."""
     make = _ca if client == AUTHORITY else CLIENTS.get(client)
+    if make is None and endpoint.model in CLIENTS:
+        raise SpecError(
+            f"{quote(client)} is no client, and {quote(endpoint.model)} is one.",
+            do=f"The client comes first: `sparkfleet connect {endpoint.model} {client}`.",
+        )
     if make is None:
         raise SpecError(
             f"There is no client {quote(client)}.",

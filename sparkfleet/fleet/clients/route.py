@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.clients.endpoint import REMEDIES
 from sparkfleet.fleet.clients.passing_key import key_for
 from sparkfleet.fleet.session import Session
+from sparkfleet.specs.standard_input import read_standard_input
 
 if TYPE_CHECKING:
     from aiohttp import Fingerprint
@@ -36,7 +36,7 @@ def read_request(file: Path) -> tuple[str, bytes]:
     """
     try:
         if file == STDIN:
-            body = sys.stdin.buffer.read(MOST_BYTES)
+            body = read_standard_input(MOST_BYTES)
         else:
             with file.open("rb") as source:
                 body = source.read(MOST_BYTES)

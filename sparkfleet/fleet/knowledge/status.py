@@ -92,13 +92,13 @@ def _releases(index: str, wait_s: float) -> dict[str, str | NotReached]:
 
 
 def _behind(releases: dict[str, str | NotReached], known: dict[str, Sequence[str | None]], what: str) -> News:
-    """The releases that are newer than what is known, engine by engine."""
+    """The releases that are newer than what is known, engine by engine; of an engine without any entry there is no news."""
     lines, failures = [], []
     for engine, release in releases.items():
         name, newest = ENGINES[engine][0], newest_known(known[engine])
         if isinstance(release, NotReached):
             failures.append(f"upstream not reached: {name}: {release}")
-        elif newest is None or newest < Version(release):
+        elif known[engine] and (newest is None or newest < Version(release)):
             lines.append(f"{name} {release} is out; {what}: {newest or 'none'}")
     if lines:
         return "newer", (*lines, *failures)

@@ -51,6 +51,9 @@ ENGINES: Mapping[str, tuple[str, str, bool]] = {
 }
 """Engine → its name, its package, and whether release candidates count: NVIDIA's images for a Spark are such."""
 
+_BUILD = re.compile(r"b([0-9]+)")
+"""A build of llama.cpp; its package has the number as the first of its version."""
+
 
 class NotReached(Exception):
     """Upstream gave no answer that can be used; the text is the reason, without credentials."""
@@ -193,7 +196,7 @@ def _version(filename: str) -> Version | None:
 
 
 def newest_known(versions: Sequence[str | None]) -> Version | None:
-    """The newest of versions as the knowledge writes them ("0.5.12 re-tag"); None if none can be ordered."""
+    """The newest of versions as the knowledge writes them ("0.5.12 re-tag", "b11459"); None if none can be ordered."""
     found = (match[0] for text in versions if text and (match := re.match(r"\S+", text)))
     ordered = [
         version for text in found if (version := _ordered(text)) is not None and not version.is_devrelease
@@ -202,8 +205,9 @@ def newest_known(versions: Sequence[str | None]) -> Version | None:
 
 
 def _ordered(text: str) -> Version | None:
+    build = _BUILD.fullmatch(text)
     try:
-        return Version(text)
+        return Version(build[1] if build else text)
     except InvalidVersion:
         return None
 

@@ -91,7 +91,9 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
     """
     if node not in session.inventory.nodes:
         raise SpecError(
-            f"There is no node {quote(node)}.", do=f"Nodes: {', '.join(session.inventory.nodes)}."
+            f"There is no node {quote(node)}.",
+            do=f"Nodes: {', '.join(session.inventory.nodes)}."
+            " A group is drained by its name, such as `sparkfleet drain tiny/g1/0`: `sparkfleet status` lists them.",
         )
     async with await session.controller() as client:
         status = await client.fleet()

@@ -164,7 +164,7 @@ def other_fleet_lines(around: Mapping[str, NodeSurroundings]) -> tuple[str, ...]
         for other in others:
             nodes.setdefault((_title(other), _fields(other)), []).append(name)
     return tuple(
-        f"{title} also runs on {', '.join(names)}: both use the same memory and ports there."
+        f"{title} also runs on {', '.join(dict.fromkeys(names))}: both use the same memory and ports there."
         f" `sparkfleet down` with its inventory{fields} stops it."
         for (title, fields), names in nodes.items()
     )

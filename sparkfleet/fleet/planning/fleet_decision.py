@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.controlplane.views.speculation_advice import acceptances_of
 from sparkfleet.fleet.planning.checkpoints import embedded_of
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
 from sparkfleet.fleet.planning.running import (
@@ -21,7 +22,6 @@ from sparkfleet.fleet.planning.running import (
     unloaded,
     yielding,
 )
-from sparkfleet.fleet.planning.speculation_advice import acceptances_of
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.planner.place.fleet_map import Fleet

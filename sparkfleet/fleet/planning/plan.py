@@ -9,6 +9,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
+from sparkfleet.controlplane.views.speculation_advice import (
+    SpeculationAdvice,
+    acceptances_of,
+    advice_for,
+)
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.fabric.link_measurements import load_measurements, measured_links
 from sparkfleet.fleet.events import TroubleFound
@@ -32,11 +37,6 @@ from sparkfleet.fleet.planning.fleet_decision import (
 from sparkfleet.fleet.planning.gguf_offers import GgufOffer, plans_with_ggufs
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
 from sparkfleet.fleet.planning.replanning import Replanning
-from sparkfleet.fleet.planning.speculation_advice import (
-    SpeculationAdvice,
-    acceptances_of,
-    advice_for,
-)
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import load_step_times
 from sparkfleet.fleet.session import Session

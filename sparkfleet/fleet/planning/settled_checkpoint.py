@@ -17,9 +17,10 @@ from sparkfleet.fleet.planning.published_names import (
 )
 from sparkfleet.knowledge.models.gguf_formats import gguf_name
 from sparkfleet.knowledge.models.known_models import config_name, hub_spelling, known_checkpoint
+from sparkfleet.knowledge.models.published_ggufs import published_tags, tags_with_sizes
 from sparkfleet.specs.gguf_names import SUFFIX
 from sparkfleet.specs.model_name import base_name, model_name
-from sparkfleet.staging.errors import ModelMiscased
+from sparkfleet.staging.errors import ModelGated, ModelMiscased
 from sparkfleet.staging.hub_outline import AtHub
 
 Found = Checkpoint | FactError
@@ -64,11 +65,12 @@ def _miscased(model: str, hub: AtHub) -> ModelMiscased | None:
     """The error of a name in another letter case: the Hub's, or by the names that the knowledge has if it did not answer."""
     if isinstance(hub.reason, ModelMiscased):
         return hub.reason
-    name = base_name(model)
+    name, _, tag = model_name(model)
     published = hub_spelling(name) if hub.checkpoint is None else None
-    if published is None or published == name:
-        return None
-    return ModelMiscased.of(name, published, "the Hub")
+    if published is None or published == name or (gguf_name(model) is not None and not tag):
+        return None  # the error for a GGUF without a tag has the Hub's spelling, too
+    tagged = f":{tag}" if tag else ""
+    return ModelMiscased.of(f"{name}{tagged}", f"{published}{tagged}", "the Hub")
 
 
 def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
@@ -76,7 +78,10 @@ def _with_reason(found: Checkpoint, hub: AtHub) -> Checkpoint:
     if hub.reason is None or (found.origin and not found.origin.startswith(BY_PATTERN)):
         return found
     origin = f"{found.origin}; " if found.origin else "config alone, estimated: "
-    return found.model_copy(update={"origin": f"{origin}{hub.reason.what}"})
+    remedy = (
+        f" {hub.reason.do}" if isinstance(hub.reason, ModelGated) else ""
+    )  # its weights cannot be fetched either
+    return found.model_copy(update={"origin": f"{origin}{hub.reason.what}{remedy}"})
 
 
 def _known(model: str) -> Checkpoint | None:
@@ -106,12 +111,27 @@ def _not_found(model: str, answers: Sequence[NodeAnswer], hub: AtHub) -> FactErr
             f"{name}: a model of the Hub has the name of its owner.",
             do=f"Give ORG/MODEL, or the absolute path of a directory with config.json.{hint}",
         )
+    if gguf_name(model) is not None and not tag:
+        return _without_tag(name, looked, hub)
     named = f"{name}:{tag}" if tag else name
     what = (
         f"{named} (revision {revision or 'main'}) is not in the Hub cache of {looked}, and not known by name."
     )
     remedy = f"{hub.reason.do} " if hub.reason is not None and hub.reason.do else ""
     return FactError(what, means=means, do=f"{remedy}{_bring(model, bool(answers))}")
+
+
+def _without_tag(repository: str, looked: str, hub: AtHub) -> FactError:
+    """The error for a GGUF repository whose files nobody could list."""
+    known = published_tags(repository)
+    unread = f"{hub.reason.what} " if hub.reason is not None else "The Hub was not contacted. "
+    tags = f"Known are {tags_with_sizes(known)}" if known else "None of its tags is known"
+    example = known[0].id if known else f"{repository}:Q4_K_M"
+    return FactError(
+        f"{repository}: the name has no tag, and its files are not on {looked}.",
+        means=f"A GGUF repository has a model for each quantisation. {unread}{tags}; there may be others.",
+        do=f"Name one, such as `{example}`; if the Hub answers, this error lists all of them.",
+    )
 
 
 def _absent(

@@ -127,7 +127,8 @@ class StepTimer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.end(failed=error is not None)
+        if error is None or isinstance(error, Exception):  # after Ctrl-C the step goes on in the fleet
+            self.end(failed=error is not None)
 
     def __call__(self, event: UseCaseEvent) -> None:
         """Pass an event on. The first event of another step ends the step before, and so does a failed start."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sparkfleet.controlplane.state.status import DeploymentStatus, NodeReport
+from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_words
 from sparkfleet.fleet.deployments.status import FleetOverview
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.report.on_demand_words import use_and_command
@@ -89,6 +90,8 @@ class GroupRow(NamedTuple):
     """Band of the same by the plan."""
     on_demand: str = ""
     """Present use of what is on demand, with the command that changes it; "" for anything else."""
+    speculation: Sequence[str] = ()
+    """Its draft on its deployment's own requests, with the words for the file; empty if no other depth is clearly faster."""
 
 
 class LiveView(NamedTuple):
@@ -204,6 +207,7 @@ class LiveReadings:
             measured_tps=group.measured.get("decode_tps"),
             predicted=band_ends(band) if band else "",
             on_demand=use_and_command(deployment),
+            speculation=_faster_draft(deployment, group),
         )
 
     def _rate(self, group: GroupReport, now: float) -> float | None:
@@ -241,6 +245,11 @@ def _detail(group: GroupReport) -> str:
     if group.phase in (*BEGINNING, GroupPhase.PROBING):
         return group.detail or " ".join(filter(None, (step_of_group(group).value, step_detail(group))))
     return "" if group.phase is GroupPhase.READY else group.detail
+
+
+def _faster_draft(deployment: DeploymentStatus, group: GroupReport) -> tuple[str, ...]:
+    advice = advice_for(deployment.model_copy(update={"groups": (group,)}))
+    return advice_words(tuple(one for one in advice if one.best is not None))
 
 
 def _nodes(found: FleetOverview) -> Iterator[NodeRow]:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
+from sparkfleet.controlplane.views.speculation_advice import advice_for
 from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
-from sparkfleet.fleet.planning.speculation_advice import advice_for
 from sparkfleet.fleet.report.on_demand_words import use_words
 from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.group_name import short_name
@@ -18,9 +18,8 @@ from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band
 from sparkfleet.planner.capacity.start_time import predicted_start
 from sparkfleet.planner.report.explain.layout import band_ends
-from sparkfleet.planner.report.explain.start_lines import rough
 from sparkfleet.planner.types.plan import Candidate, DeploymentPlan
-from sparkfleet.units import GIB, duration_words, gib, gib_of, plural, short_number
+from sparkfleet.units import GIB, duration_words, gib, gib_of, plural, rough_duration, short_number
 
 DAY_S = 86_400
 HISTORY_S = 3600.0
@@ -293,7 +292,7 @@ def _expected(
     if last:
         return f" of about {duration_words(last)} (last start)"
     found = predicted_start(candidate, deployment.plan.groups[at].choice.prediction.weights_bytes)
-    return f" of about {rough(found.first.mid)} (predicted)" if found else ""
+    return f" of about {rough_duration(found.first.mid)} (predicted)" if found else ""
 
 
 def _restarts(group: GroupReport, past: _Past) -> Iterator[str]:

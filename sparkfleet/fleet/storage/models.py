@@ -83,10 +83,15 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
         keep: names of models to leave out as well.
     """
     async with await session.controller() as client:
-        used = used_names(await client.fleet()) | keep
+        used = used_names(await client.fleet()) | {model_name(name).tagged for name in keep}
     held = await models_held(session, on_event)
-    # A deployment of a repository's only GGUF model names it without its tag.
-    unused = (row for row in held.rows if not {row[0].name, base_name(row[0].name)} & used)
+    # A repository's only GGUF model is staged, or named by a deployment, without its tag: then its name alone counts.
+    with_tags = {base_name(name) for name in used}
+    unused = (
+        row
+        for row in held.rows
+        if not {row[0].name, base_name(row[0].name)} & used and row[0].name not in with_tags
+    )
     return tuple(
         row if row[0].kind == "hub" else (row[0], left) for row in unused if (left := removable(row))
     )

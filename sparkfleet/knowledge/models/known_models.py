@@ -338,5 +338,6 @@ def hub_spelling(name: str) -> str | None:
 
 @cache
 def _hub_ids() -> Mapping[str, str]:
-    ids = (*architectures(), *(one.id for one in load_published().values()))
+    ggufs = (one.name.base for one in GGUFS.content.ggufs)
+    ids = (*architectures(), *(one.id for one in load_published().values()), *ggufs)
     return {one.lower(): one for one in ids if "/" in one}

@@ -9,6 +9,7 @@ published size.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Annotated
 
@@ -103,13 +104,22 @@ def published_gguf(model: str) -> PublishedGguf | None:
     if wanted.tag:
         return next((one for one in of_repository if one.name.tag.lower() == wanted.tag.lower()), None)
     if len(of_repository) > 1:
-        sizes = ", ".join(f"{one.name.tag} ({gb(one.gb * 1e9) if one.gb else '?'})" for one in of_repository)
         raise FactError(
-            f"{wanted.base} has several quantisations: {sizes}.",
+            f"{wanted.base} has several quantisations: {tags_with_sizes(of_repository)}.",
             means="Each is a checkpoint of its own, with its own size, speed and quality.",
             do=f"Name one: `model: {of_repository[0].id}`.",
         )
     return next(iter(of_repository), None)
+
+
+def tags_with_sizes(ggufs: Sequence[PublishedGguf]) -> str:
+    """`UD-Q4_K_XL (21 GB), UD-Q8_K_XL`: without a size if none was published."""
+    return ", ".join(f"{one.name.tag} ({gb(one.gb * 1e9)})" if one.gb else one.name.tag for one in ggufs)
+
+
+def published_tags(repository: str) -> tuple[PublishedGguf, ...]:
+    """The entries of a repository, letter case aside; () if nothing of it is known."""
+    return next((found for name, found in _by_repository().items() if name.lower() == repository.lower()), ())
 
 
 @cache

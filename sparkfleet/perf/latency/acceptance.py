@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from sparkfleet.knowledge.published.factors import Factors
-from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS, SpeedConfig
-from sparkfleet.perf.workload import Content
+from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
+
+if TYPE_CHECKING:  # the controller has none of these
+    from sparkfleet.knowledge.published.factors import Factors
+    from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+    from sparkfleet.perf.workload import Content
 
 CEILING = 0.97
 """No drafter is right more often, whatever the text: structured text reaches 0.98 (vtimuchen-lab/qwen38-mtp)."""
+EVEN = 0.93
+"""Tok/s of all over the sum of each one's if requests draft: each ends in its own time, the last ones run alone. Median
+of 77 published pairs of 17 sources."""
 
 
 def acceptance_keys(setup: SpeedConfig, content: Content) -> tuple[str, ...]:

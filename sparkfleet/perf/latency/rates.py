@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from sparkfleet.perf.latency.acceptance import EVEN
 from sparkfleet.perf.latency.bands import Bands
 from sparkfleet.perf.latency.latency_model import LatencyModel, in_step
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
@@ -97,11 +98,6 @@ def waits(window: Window, batch: float, all_s: float, *, drafted: bool) -> tuple
     longest = share * others
     each = tuple(longest * i / max(1, n - 1) for i in range(n))
     return each, BURST_ALL * others if window == "burst" else all_s
-
-
-EVEN = 0.93
-"""Tok/s of all over the sum of each one's if requests draft: each ends in its own time, the last ones run alone. Median
-of 77 published pairs of 17 sources."""
 
 
 def kept(workload: Workload, batch: float, *, drafted: bool) -> float:

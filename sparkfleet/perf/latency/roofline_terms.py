@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.knowledge.versions import Truth, parse_range
+from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
 from sparkfleet.perf.engine_config import CHUNK, EngineConfig
 from sparkfleet.perf.latency.all_reduce import all_reduce_s
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape
 
-PARALLEL_DRAFTS = ("dflash", "dflash2", "dspark")
-"""Drafters that propose all k tokens in one pass."""
 DRAFT_LAYERS = 5
 """Layers of a DFlash or DSpark drafter (zai-org/GLM-5.3-Flash, deepseek-ai/DeepSeek-V4-Flash-DSpark)."""
 DRAFT_BLOCK = 13

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from sparkfleet.knowledge.data_file import MeasuredRange
 from sparkfleet.knowledge.hardware import hardware
-from sparkfleet.perf.latency.roofline_terms import PARALLEL_DRAFTS
+from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
 from sparkfleet.perf.memory import llama_cpp
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, MemoryConfig, fullest_share
 from sparkfleet.perf.memory.kv_cache import (

@@ -13,10 +13,11 @@ from typing import NamedTuple
 from sparkfleet.knowledge.data_file import MeasuredRange
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.rules.rule_context import parse_flags
-from sparkfleet.planner.engine_args.engine_args import LOADING_FLAGS
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.units import GB
 
+LOADING_FLAGS = ("--load-format", "--safetensors-load-strategy", "--model-loader-extra-config")
+"""Flags of vLLM that choose the way in which weights are read."""
 _MAPPED = ("auto", "safetensors", "lazy", "")
 """Values of flags with which vLLM and SGLang map weight files."""
 _SGLANG_LOADING = ("--load-format", "--weight-loader-disable-mmap", "--model-loader-extra-config")

@@ -16,7 +16,7 @@ from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import MemoryUse
 from sparkfleet.planner.capacity.proposal import Sizing
-from sparkfleet.planner.engine_args.engine_args import LOADING_FLAGS
+from sparkfleet.planner.capacity.start_time import LOADING_FLAGS
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.units import GB
 

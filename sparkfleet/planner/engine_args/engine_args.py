@@ -24,8 +24,6 @@ MEMORY_FLAGS = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-st
 EAGER_FLAGS = {"vllm": "--enforce-eager", "sglang": "--disable-cuda-graph", "trtllm": "", "llama.cpp": ""}
 """Flags that switch CUDA graphs off; "" if there is none."""
 KV_FLAG = "--kv-cache-dtype"
-LOADING_FLAGS = ("--load-format", "--safetensors-load-strategy", "--model-loader-extra-config")
-"""Flags of vLLM that choose the way in which weights are read."""
 KV_TYPE_FLAGS = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
 """llama.cpp's types of cached keys and of cached values, each in full and short; f16 by itself (common/arg.cpp)."""
 UBATCH = ("--ubatch-size", "-ub")

@@ -27,3 +27,11 @@ from sparkfleet.fleet.clients.endpoint import AnswerSpeed
 )
 def test_the_speed_of_an_answer(speed, line):
     assert _line(speed) == line
+
+
+@pytest.mark.parametrize("question", ["", " \n"])
+def test_an_empty_question_is_refused_before_the_fleet_is_asked(sparkfleet, question):
+    """It was sent, and the model answered something."""
+    code, out, err = sparkfleet("ask", "tiny", question)
+    assert (code, out) == (1, "")
+    assert err.splitlines() == ["error: The question is empty.", '`sparkfleet ask tiny "What is a rail?"`']

@@ -29,7 +29,7 @@ def applied(sparkfleet, monkeypatch, tmp_path):
             return AppliedDeployments(SimpleNamespace(address=address), {"m": ended}, {})
 
         monkeypatch.setattr(apply, "prepare_apply", prepared)
-        monkeypatch.setattr(apply, "print_plans", lambda planned: None)
+        monkeypatch.setattr(apply, "print_plans", lambda planned: {})
         monkeypatch.setattr(apply, "carry_out", carried_out)
         code, out, _ = sparkfleet("apply", "m.yaml", "--yes", *options)
         return code, out.splitlines()
@@ -89,7 +89,7 @@ def test_a_second_apply_waits_for_the_start_of_the_first(
         return ()
 
     monkeypatch.setattr(apply, "prepare_apply", prepared)
-    monkeypatch.setattr(apply, "print_plans", lambda planned: None)
+    monkeypatch.setattr(apply, "print_plans", lambda planned: {})
     monkeypatch.setattr(apply, "create_first_key", no_key)
     monkeypatch.setattr(watch, "until_settled", settled)
     done, out, _ = sparkfleet("apply", "m.yaml", "--yes", *options)

@@ -17,6 +17,14 @@ def test_the_newest_generation_comes_first_with_its_changes():
     assert lines[-1] == "`sparkfleet rollback tiny GENERATION` goes back to one of them."
 
 
+def test_what_a_plan_launches_is_named_as_planned():
+    """`plan.concurrency` is no field of any file."""
+    lines = history_lines(
+        "tiny", [entry(1), entry(2, "concurrency: – → 4", "plan.concurrency: 8 → 4", current=True)]
+    )
+    assert [line.strip() for line in lines[2:4]] == ["concurrency: – → 4", "planned concurrency: 8 → 4"]
+
+
 def test_a_deployment_that_was_deleted_can_come_back():
     assert history_lines("tiny", [entry(1)])[-1] == (
         "tiny was deleted; `sparkfleet rollback tiny` brings the newest generation back."

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 import statuses
 from open_client import OpenClient
+from tiny_gguf import Q4_K, Q8_0, llama_gguf, llama_shards, tower_gguf
 
+from sparkfleet.cli.options import open_session
 from sparkfleet.cli.output import progress_text
 from sparkfleet.cli.planning import models
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.storage.models import grouped, used_names
+from sparkfleet.fleet.storage.models import ModelsHeld, grouped, unused_models, used_names
 from sparkfleet.runtime.files.state_probe import state_root
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
@@ -39,20 +42,33 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def hub(home, monkeypatch):
+def serve_hub(home, monkeypatch):
+    """serve_hub(files) starts a Hub that has one model of these files, and returns the cache of this machine."""
+    running = []
+
+    def serve(files):
+        repository = home / "repository"
+        for name, content in files.items():
+            (repository / name).parent.mkdir(parents=True, exist_ok=True)
+            (repository / name).write_bytes(content)
+        process = subprocess.Popen(
+            [sys.executable, str(FAKE_HUB), "127.0.0.1", str(repository)], stdout=subprocess.PIPE, text=True
+        )
+        running.append(process)
+        monkeypatch.setenv("HF_ENDPOINT", process.stdout.readline().strip())
+        monkeypatch.setattr("sparkfleet.fleet.storage.stage.RESERVE_BYTES", 0)
+        return home / "hub"
+
+    yield serve
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def hub(serve_hub):
     """A Hub that has one small model."""
-    files = home / "repository"
-    files.mkdir()
-    (files / "config.json").write_text('{"model_type": "llama"}')
-    (files / "model.safetensors").write_bytes(WEIGHTS)
-    process = subprocess.Popen(
-        [sys.executable, str(FAKE_HUB), "127.0.0.1", str(files)], stdout=subprocess.PIPE, text=True
-    )
-    monkeypatch.setenv("HF_ENDPOINT", process.stdout.readline().strip())
-    monkeypatch.setattr("sparkfleet.fleet.storage.stage.RESERVE_BYTES", 0)
-    yield home / "hub"
-    process.kill()
-    process.communicate()
+    return serve_hub({"config.json": b'{"model_type": "llama"}', "model.safetensors": WEIGHTS})
 
 
 def status(*specs):
@@ -135,6 +151,72 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     ]
     assert not (hub / "models--tests--tiny").exists()
     assert "No node has a model." in sparkfleet("models", "list")[1]
+
+
+@pytest.mark.integration
+class TestGgufTags:
+    """Two quantisations of one repository, of which a deployment serves one."""
+
+    FOUR, EIGHT = "tests/tiny:Q4_K_M", "tests/tiny:UD-Q8_0"
+    SHARDS = tuple(f"UD-Q8_0/tiny-UD-Q8_0-0000{number}-of-00002.gguf" for number in (1, 2))
+    TOWER = "mmproj-F16.gguf"
+
+    @pytest.fixture
+    def pulled(self, sparkfleet, serve_hub):
+        """The snapshot with both."""
+        shards = dict(zip(self.SHARDS, llama_shards(kind=Q8_0, fill=b"8"), strict=True))
+        four = {"tiny-Q4_K_M.gguf": llama_gguf(Q4_K, fill=b"4"), self.TOWER: tower_gguf()}
+        hub = serve_hub(four | shards)
+        for model in (self.FOUR, self.EIGHT):
+            code, _, err = sparkfleet("models", "pull", model)
+            assert (code, err) == (0, "")
+        return hub / "models--tests--tiny" / "snapshots" / COMMIT
+
+    @staticmethod
+    def left(snapshot):
+        return {path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.exists()}
+
+    @pytest.mark.parametrize("named", ["tests/tiny:Q4_K_M", "tests/tiny@main:q4_k_m"])
+    def test_the_one_in_use_stays_with_the_tower_that_both_have(self, sparkfleet, pulled, monkeypatch, named):
+        with_deployments(monkeypatch, Deployment(name="d", model=named))
+        code, out, err = sparkfleet("models", "prune")
+        assert (code, "Remove 1 model from the nodes?" in err) == (1, True)
+        assert self.EIGHT in out
+        assert self.FOUR not in out
+        code, out, _ = sparkfleet("models", "prune", "--yes", "--json")
+        assert [one["model"] for one in json.loads(out)["removed"]] == [self.EIGHT]
+        assert self.left(pulled) == {"tiny-Q4_K_M.gguf", self.TOWER}
+        assert "Nothing to remove" in sparkfleet("models", "prune", "--yes")[1]
+
+    def test_a_draft_counts_as_used(self, sparkfleet, pulled, monkeypatch):
+        draft = {"method": "draft", "tokens": 4, "draft": self.EIGHT}
+        with_deployments(monkeypatch, Deployment(name="d", model=self.FOUR, speculation=draft))
+        assert "Nothing to remove" in sparkfleet("models", "prune", "--yes")[1]
+
+    def test_one_is_kept_by_its_tag_in_any_letter_case(self, sparkfleet, pulled, monkeypatch):
+        with_deployments(monkeypatch)
+        _, out, _ = sparkfleet("models", "prune", "--keep", "tests/tiny:ud-q8_0", "--yes", "--json")
+        assert [one["model"] for one in json.loads(out)["removed"]] == [self.FOUR]
+        assert self.left(pulled) == {*self.SHARDS, self.TOWER}
+
+    def test_the_name_alone_keeps_every_tag(self, sparkfleet, pulled, monkeypatch):
+        with_deployments(monkeypatch)
+        assert "Nothing to remove" in sparkfleet("models", "prune", "--keep", "tests/tiny", "--yes")[1]
+        assert len(self.left(pulled)) == 4
+
+
+def test_one_that_was_staged_without_its_tag_is_used_by_a_deployment_with_it(home, monkeypatch):
+    """Its row has the repository's name alone, and `prune` removed the files that were being served."""
+    held = HeldVersion(kind="hub", name="tests/tiny", commit=COMMIT, complete=True, held={"a": 1})
+    other = held.model_copy(update={"name": "tests/other"})
+
+    async def models_held(session, on_event):
+        return ModelsHeld(((held, {"a": held}), (other, {"a": other})), {}, {})
+
+    with_deployments(monkeypatch, Deployment(name="d", model="tests/tiny:Q4_K_M"))
+    monkeypatch.setattr("sparkfleet.fleet.storage.models.models_held", models_held)
+    rows = asyncio.run(unused_models(open_session(Path("inventory.yaml")), frozenset(), print))
+    assert [row[0].name for row in rows] == ["tests/other"]
 
 
 def test_the_interrupted_copy_of_a_directory_is_listed_and_pruned(sparkfleet, home, monkeypatch):
@@ -292,3 +374,15 @@ def test_prune_shows_models_and_images_that_no_deployment_uses_and_removes_them(
     told = json.loads(out)
     assert ([one["model"] for one in told["models"]], told["images"]) == (["tests/tiny"], {})
     assert "no model of the Hub's caches and no staged image is unused." in sparkfleet("prune")[1]
+
+
+@pytest.mark.parametrize("verb", ["pull", "push"])
+def test_a_name_without_its_owner_is_refused_before_the_hub_is_asked(sparkfleet, home, verb):
+    """`pull` reported that the Hub is not reachable, or that it has none of that name."""
+    code, out, err = sparkfleet("models", verb, "qwen3-8b")
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "error: qwen3-8b: a model of the Hub has the name of its owner.",
+        f"Did you mean `sparkfleet models {verb} Qwen/Qwen3-8B`?",
+    ]
+    assert "Give ORG/MODEL" in sparkfleet("models", verb, "nothing-is-like-this")[2]

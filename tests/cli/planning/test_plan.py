@@ -80,6 +80,29 @@ def test_apply_tells_what_is_infeasible_as_plan_does(sparkfleet, deployments, tw
     ]
 
 
+def test_apply_of_a_model_that_fits_as_a_gguf_alone_has_the_command(sparkfleet, tmp_path, monkeypatch):
+    (tmp_path / "one.yaml").write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    fleet = Fleet(name="home", nodes=assume("dgx-spark", load_inventory(tmp_path / "one.yaml")))
+
+    async def as_assumed(*_):
+        return fleet
+
+    async def nothing(*_):
+        return None
+
+    async def known(_, specs, fleet):
+        return checkpoints_of(specs, fleet.nodes)
+
+    monkeypatch.setattr(module, "fleet_of", as_assumed)
+    monkeypatch.setattr(module, "checkpoints_for", known)
+    monkeypatch.setattr(Session, "find_controller", nothing)
+    code, out, err = sparkfleet("apply", "MiniMaxAI/MiniMax-M2.7", "-i", tmp_path / "one.yaml", "--yes")
+    assert code == EXITS["infeasible"]
+    command = f"sparkfleet apply -i {tmp_path}/one.yaml unsloth/MiniMax-M2.7-GGUF:UD-IQ4_XS"
+    assert f"\n  instead     `{command}` serves a GGUF of it, which fits: " in out
+    assert "as the reasons above suggest" in err
+
+
 def test_a_narrow_terminal(sparkfleet, deployments, two_sparks, monkeypatch):
     """Lines are broken to its width, and the one between headline and plan stays."""
     monkeypatch.setattr(console, "_force_terminal", True)
@@ -455,6 +478,27 @@ class TestWithoutFiles:
         assert "`sparkfleet apply openai/gpt-oss-120b` serves it as gpt-oss-120b" in out
         assert "`name: gpt-oss-120b`, `model: openai/gpt-oss-120b`" in out
         assert "  next        `sparkfleet init HOST…` lists your Sparks in inventory.yaml\n" in out
+
+    def test_a_faster_gguf_that_the_plan_names_is_among_the_next_commands(self, sparkfleet):
+        _, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "1", "--offline")
+        assert (
+            "`sparkfleet apply openai/gpt-oss-120b` serves it as gpt-oss-120b\n"
+            "              `sparkfleet apply ggml-org/gpt-oss-120b-GGUF:MXFP4` serves a GGUF of it:"
+            " 55.7 tok/s for one user, 1.6×\n"
+        ) in out
+
+    def test_a_gguf_that_alone_fits_is_the_next_command(self, sparkfleet):
+        code, out, _ = sparkfleet("plan", "MiniMaxAI/MiniMax-M2.7", "--sparks", "1", "--offline")
+        assert code == EXITS["infeasible"]
+        gguf = "unsloth/MiniMax-M2.7-GGUF:UD-IQ4_XS"
+        assert f"\n              `sparkfleet apply {gguf}` serves a GGUF of it, which fits: " in out
+        assert "apply MiniMaxAI" not in out
+
+    def test_a_gguf_and_a_file_have_no_such_command(self, sparkfleet, tmp_path):
+        (tmp_path / "model.yaml").write_text("name: gpt-oss-120b\nmodel: openai/gpt-oss-120b\n")
+        for given in ("model.yaml", "ggml-org/gpt-oss-120b-GGUF:MXFP4"):
+            _, out, _ = sparkfleet("plan", given, "--sparks", "1", "--offline")
+            assert "serves a GGUF" not in out
 
     def test_several_models_of_an_inventory_are_served_by_one_command(self, sparkfleet, two_sparks):
         """Each alone would be planned without the other, and without `-i` for another fleet."""

@@ -25,6 +25,12 @@ async def test_a_stored_model_in_another_letter_case_than_the_hubs_is_named(find
     assert f"`model: Qwen/Qwen3-0.6B@{'a' * 40}`" in told[1].do[0]
 
 
+async def test_of_a_gguf_model_the_tag_stays(findings):
+    name = {"model": "unsloth/qwen3.6-35b-a3b-gguf", "tag": "UD-Q4_K_XL"}
+    (told,) = await findings(needed=[Needed(deployment="m", weights_bytes=10**9, **name)])
+    assert "`model: unsloth/Qwen3.6-35B-A3B-GGUF:UD-Q4_K_XL`" in told.do[0]
+
+
 async def test_weights_that_do_not_fit(findings):
     needed = Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12, nodes=("spark2",))
     (told,) = await findings(needed=[needed])
@@ -55,6 +61,52 @@ async def test_weights_that_are_cached_need_no_space(sparks, findings):
     for spark in sparks:
         spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
     assert await findings(needed=[Needed(deployment="big", model="Qwen/Big", weights_bytes=4 * 10**12)]) == []
+
+
+GGUFS = {
+    "m-Q4_K_M.gguf": 3 * 10**12,
+    "UD-Q6_K/m-UD-Q6_K-00001-of-00002.gguf": 2 * 10**12,
+    "UD-Q6_K/m-UD-Q6_K-00002-of-00002.gguf": 2 * 10**12,
+    "mmproj-F16.gguf": 10**12,
+}
+
+
+@pytest.mark.parametrize(
+    ("tag", "size", "missing"),
+    [
+        ("Q4_K_M", 4, False),
+        ("UD-Q6_K", 5, False),
+        ("Q8_0", 4, True),
+        ("UD-Q6_K", 6, True),  # as if a shard was missing
+    ],
+)
+async def test_of_a_gguf_model_the_files_of_its_tag_count(sparks, findings, tag, size, missing):
+    """8 TB of the repository are cached, 3.2 TB are free. The whole repository counted for any of its tags."""
+    models = [["org/m-GGUF", 8 * 10**12, False, GGUFS]]
+    for spark in sparks:
+        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
+    one = Needed(deployment="m", model="org/m-GGUF", tag=tag, weights_bytes=size * 10**12)
+    found = await findings(needed=[one])
+    assert [one.id for one in found] == ["disk-for-weights"] * missing
+    assert all(f"org/m-GGUF:{tag} {size}" in one.means for one in found)
+
+
+async def test_a_gguf_repository_needs_no_reference_of_main(sparks, findings):
+    """llama.cpp gets the path of a file, and staging gives each tag a reference of its own."""
+    models = [["org/m-GGUF", 8 * 10**12, False, GGUFS]]
+    for spark in sparks:
+        spark.change(ReadDisks.argv, '"models": []', f'"models": {json.dumps(models)}')
+    assert await findings() == []
+
+
+async def test_two_tags_of_a_repository_are_two_models(findings):
+    """3.2 TB are free."""
+    one = Needed(
+        deployment="m", model="org/m-GGUF", tag="Q4_K_M", weights_bytes=2 * 10**12, nodes=("spark2",)
+    )
+    assert await findings(needed=[one]) == []
+    (told,) = await findings(needed=[one, one.model_copy(update={"tag": "Q5_K_M"})])
+    assert "spark2: 3.2 TB are free, less than the 4.4 TB that weights need" in told.what
 
 
 async def test_weights_whose_files_were_not_counted_are_not_called_missing(sparks, look, findings):

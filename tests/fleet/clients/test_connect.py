@@ -158,3 +158,9 @@ def test_the_authority_of_a_generated_certificate_is_printed_and_nothing_else():
     assert "SSL_CERT_FILE" in setup.then
     with pytest.raises(SpecError, match="no certificate of the fleet's own authority"):
         setup_of("ca", Endpoint(url="http://10.0.0.1:8000/v1", model="tiny"))
+
+
+def test_a_client_and_a_name_in_the_wrong_order_are_named():
+    with pytest.raises(SpecError, match=r'"tiny" is no client, and "codex" is one') as refused:
+        setup_of("tiny", Endpoint(url="", model="codex"))
+    assert refused.value.do == "The client comes first: `sparkfleet connect codex tiny`."

@@ -163,6 +163,7 @@ def test_the_index_is_the_one_that_pip_is_configured_with(tmp_path) -> None:  # 
 def test_known_versions_are_ordered_as_releases() -> None:
     assert str(newest_known(["0.9.0", "0.28.0", "0.5.12 re-tag", None, "0.33.0.dev1", "nightly"])) == "0.28.0"
     assert newest_known([None, "nightly"]) is None
+    assert str(newest_known(["b11206", None, "b11459"])) == "11459"
 
 
 def test_repositories_that_changed_after_their_entry(upstream: Upstream) -> None:

@@ -92,7 +92,7 @@ def test_a_node_that_is_not_reached_is_not_judged():
 def test_other_fleets_are_named_with_their_nodes():
     lab = OtherFleet(fleet="lab", root="/x/lab", role=member(of="c").role)
     unread = OtherFleet(fleet="mine", root="/home/x/mine")
-    around = {"a": NodeSurroundings(others=(lab,)), "b": NodeSurroundings(others=(lab, unread))}
+    around = {"a": NodeSurroundings(others=(lab, lab)), "b": NodeSurroundings(others=(lab, unread))}
     first, second = other_fleet_lines(around)
     assert first.startswith("Fleet lab (head c) also runs on a, b: ")
     assert first.endswith("with its inventory (`fleet: lab`, `head: c`) stops it.")

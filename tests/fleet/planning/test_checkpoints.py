@@ -19,7 +19,7 @@ from sparkfleet.fleet.planning.checkpoints import (
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.load import parse_inventory
-from sparkfleet.staging.errors import ModelAbsent, ModelMiscased, ModelNotShown, StagingError
+from sparkfleet.staging.errors import ModelAbsent, ModelGated, ModelMiscased, ModelNotShown, StagingError
 from sparkfleet.staging.hub_outline import AtHub
 
 
@@ -199,6 +199,35 @@ class TestWhoIsAsked:
         assert "sparkfleet models pull" in found.do or "hf download" in found.do
         assert known in found.do.partition("did you mean ")[2]
 
+    @pytest.mark.parametrize(
+        ("typed", "known", "example"),
+        [
+            (
+                "unsloth/qwen3.6-35b-a3b-GGUF",
+                "Known are UD-Q4_K_XL (21 GB), UD-Q8_K_XL (36 GB); there may be others.",
+                "`unsloth/Qwen3.6-35B-A3B-GGUF:UD-Q4_K_XL`",
+            ),
+            ("ggml-org/gpt-oss-120b-GGUF", "Known are MXFP4 (63 GB)", "`ggml-org/gpt-oss-120b-GGUF:MXFP4`"),
+            ("org/New-GGUF", "None of its tags is known", "`org/New-GGUF:Q4_K_M`"),
+        ],
+    )
+    async def test_a_gguf_repository_without_a_tag_has_those_that_are_known(
+        self, inventory, nodes, typed, known, example
+    ):
+        """It was "not known by name", with `hf download` of the whole repository."""
+        found = (await search({typed: ()}, inventory, nodes))[typed]
+        assert isinstance(found, FactError)
+        assert found.what == f"{typed}: the name has no tag, and its files are not on this machine."
+        assert known in found.means
+        assert example in found.do
+
+    async def test_a_gguf_in_another_letter_case_is_an_error_with_its_tag(self, inventory, nodes):
+        """It was planned by the pattern of another model."""
+        typed = "unsloth/qwen3.6-35b-a3b-gguf:ud-q4_k_xl"
+        found = (await search({typed: ()}, inventory, nodes))[typed]
+        assert isinstance(found, FactError)
+        assert found.do == "Write unsloth/Qwen3.6-35B-A3B-GGUF:UD-Q4_K_XL."
+
     async def test_each_once_for_everything(self, inventory, nodes):
         specs = [Deployment.model_validate({"name": n, "model": f"Org/{n}"}) for n in "abc"]
         for spec in specs:
@@ -256,6 +285,14 @@ def test_a_format_that_the_hub_names_counts_more_than_what_the_name_is_like(monk
     monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, unsupported))
     with pytest.raises(FactError, match="torchao"):
         find_checkpoint("someone/Qwen3.6-27B-torchao-int4")
+
+
+def test_a_gated_model_is_planned_by_its_name_with_what_lets_it_be_fetched(monkeypatch):
+    """Its plan named the refusal alone, and `apply` ended at the download."""
+    reason = ModelGated("it is gated.", do="Accept the licence at PAGE, then run `hf auth login`.")
+    monkeypatch.setattr("sparkfleet.fleet.planning.checkpoints.at_hub", lambda _: AtHub(None, reason))
+    found = find_checkpoint("meta-llama/Llama-3.1-8B-Instruct")
+    assert found.origin.endswith("it is gated. Accept the licence at PAGE, then run `hf auth login`.")
 
 
 class TestRefusedByTheHub:

@@ -1,3 +1,5 @@
+import asyncio
+
 import pytest
 from control_values import plan
 
@@ -85,6 +87,21 @@ def test_a_step_that_an_error_of_the_command_ends_is_marked():
     with pytest.raises(OSError, match="gone"):
         command()
     assert seen[-1] == StepEnded(step=WARMING, seconds=0.0, failed=True)
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, asyncio.CancelledError])
+def test_a_step_goes_on_after_ctrl_c(ended):
+    """It had the mark of one that failed, above "what the fleet has accepted goes on"."""
+    seen = []
+
+    def command():
+        with StepTimer(seen.append, {}, lambda: 0.0) as timer:
+            timer(StepRunning(step=WARMING))
+            raise ended
+
+    with pytest.raises(ended):
+        command()
+    assert seen == [StepRunning(step=WARMING)]
 
 
 def test_bytes_that_move_are_a_step():

@@ -150,3 +150,14 @@ def test_many_groups_are_lines_whose_figures_open(run):
     assert (seventh, eighth) == (True, False), "what somebody opened stays open"
     alone = run(OPEN + 'return $("fold-tiny/g1/0-figures");', view=answer(deployments=(served(group()),)))
     assert alone is None
+
+
+def test_a_draft_on_its_own_requests_is_shown_with_the_words_for_the_file(run):
+    words = "MTP k=3, your traffic: 1.42 tokens per step; for 1.27× in the file: `speculation: none`"
+    script = OPEN + 'return [...$("deployments").all()].map((one) => [one.tag, one.textContent]);'
+    shown = run(script, view=answer(deployments=(served(group(), speculation=(words,)),)))
+    assert ["p", f"speculation: {words.replace('`', '')}"] in shown
+    assert ["code", "speculation: none"] in shown
+    assert not any(
+        "speculation: " in text for _, text in run(script, view=answer(deployments=(served(group()),)))
+    )

@@ -11,8 +11,9 @@ from latency_values import predict, setup
 
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.published.factors import factors
+from sparkfleet.perf.latency.acceptance import EVEN
 from sparkfleet.perf.latency.latency_model import model_of
-from sparkfleet.perf.latency.rates import BURST_ONE, EVEN, STAGGERED, Rates, kept, left_of_burst, rates, waits
+from sparkfleet.perf.latency.rates import BURST_ONE, STAGGERED, Rates, kept, left_of_burst, rates, waits
 from sparkfleet.perf.workload import Window, Workload
 
 

@@ -3,7 +3,7 @@
 import pytest
 from rungs import rung
 
-from sparkfleet.planner.report.explain.start_lines import rough, start_lines, start_part_lines
+from sparkfleet.planner.report.explain.start_lines import start_lines, start_part_lines
 
 
 @pytest.fixture
@@ -54,10 +54,3 @@ def test_what_nobody_measured_has_no_line_and_in_full_the_reason(one):
     assert _text(start_part_lines(unknown)) == (
         "start not predicted: nobody has published one of this engine with this loader"
     )
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(3, "10 s"), (44, "40 s"), (94, "90 s"), (96, "2 min"), (500, "8 min")]
-)
-def test_only_the_size_of_a_time_is_shown(seconds, words):
-    assert rough(seconds) == words

@@ -179,6 +179,7 @@ function card(one) {
     one.queued && !awaitsStart(one) ? el("p", { class: "warn" }, `${one.queued} ${one.queued === 1 ? "request waits" : "requests wait"} at the gateway until a group has room; one that comes now would wait about ${lasted(one.wait_s)}`) : null,
     meters(one),
     one.groups.map((group) => groupOf(one, group)),
+    one.speculation.map((words) => el("p", { class: "soft" }, coded(`speculation: ${words}`))),
     one.on_demand ? plannedOf(one) : null,
     one.rejected.length ? fold(`${one.name}-rejected`, `Rejected: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
 }

@@ -22,9 +22,14 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     effect = [f"  {_effect(change, chosen)}"] if change.verb == "change" else []
     effect += [f"  its first request starts it ({_last_start(change)})"] if waits else []
     effect += [f"  {_same_model(change)}"] if change.same_model else []
-    lines += lines_of("", *_weights(chosen), *effect, *(f"  {field}" for field in change.fields))
+    lines += lines_of("", *_weights(chosen), *effect, *(f"  {field_words(one)}" for one in change.fields))
     counted = f"{counts['start']} {'on demand' if waits else 'to start'}, {counts['change']} to change"
     return lines + lines_of("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
+
+
+def field_words(change: str) -> str:
+    """`planned concurrency: 8 → 4`, of what the plan launches; a field of the file as it is."""
+    return change.replace("plan.", "planned ", 1) if change.startswith("plan.") else change
 
 
 def _verdict(plan: DeploymentPlan | None) -> str:

@@ -11,7 +11,7 @@ from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
-from sparkfleet.planner.report.explain.start_lines import rough, start_lines, start_part_lines
+from sparkfleet.planner.report.explain.start_lines import start_lines, start_part_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
     ENGINE_LABELS,
@@ -23,7 +23,7 @@ from sparkfleet.planner.types.plan import (
     Rung,
 )
 from sparkfleet.specs.deployment import Objective
-from sparkfleet.units import GIB, gb, gib, short_number, three_digits
+from sparkfleet.units import GIB, gb, gib, rough_duration, short_number, three_digits
 
 
 def explain_plan(
@@ -103,9 +103,10 @@ def _kv_disk_lines(rung: Rung) -> list[str]:
     if times is None:
         return lines_of("kv disk", f"{size} on {candidate.shape.nodes[0]}", memory)
     gain = (
-        f"comes back in about {rough(times.read_s)} instead of {rough(times.prefill_s)}"
+        f"comes back in about {rough_duration(times.read_s)} instead of {rough_duration(times.prefill_s)}"
         if times.read_s < times.prefill_s
-        else f"comes back in about {rough(times.read_s)}, and is prefilled again in {rough(times.prefill_s)}: no gain"
+        else f"comes back in about {rough_duration(times.read_s)}, and is prefilled again in"
+        f" {rough_duration(times.prefill_s)}: no gain"
     )
     return lines_of(
         "kv disk",

@@ -6,6 +6,7 @@ from sparkfleet.planner.capacity.start_time import StartTime, predicted_start
 from sparkfleet.planner.capacity.weight_reading import loading_times
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import Rung
+from sparkfleet.units import rough_duration
 
 
 def start_lines(rung: Rung) -> list[str]:
@@ -13,10 +14,10 @@ def start_lines(rung: Rung) -> list[str]:
     found = _start(rung)
     if found is None:
         return []
-    first = f", the first {rough(found.first.mid)}" if found.first != found.later else ""
-    ends = f"{rough(found.later.low)} to {rough(found.later.high)}"
-    weights = f"weights {rough(found.weights.mid)}{_if_mapped(rung)}"
-    return lines_of("start", f"about {rough(found.later.mid)} predicted ({ends}){first}; {weights}")
+    first = f", the first {rough_duration(found.first.mid)}" if found.first != found.later else ""
+    ends = f"{rough_duration(found.later.low)} to {rough_duration(found.later.high)}"
+    weights = f"weights {rough_duration(found.weights.mid)}{_if_mapped(rung)}"
+    return lines_of("start", f"about {rough_duration(found.later.mid)} predicted ({ends}){first}; {weights}")
 
 
 def start_part_lines(rung: Rung) -> list[str]:
@@ -28,11 +29,16 @@ def start_part_lines(rung: Rung) -> list[str]:
     parts = (
         ("engine", found.engine.mid, ""),
         ("weights", found.weights.mid, _if_mapped(rung)),
-        ("kernels", found.kernels_later.mid, f" ({rough(more)} more the first time)" if more else ""),
+        (
+            "kernels",
+            found.kernels_later.mid,
+            f" ({rough_duration(more)} more the first time)" if more else "",
+        ),
         ("warm-up", found.warm_up.mid, ""),
     )
     return lines_of(
-        "start", ", ".join(f"{name} {rough(seconds)}{words}" for name, seconds, words in parts if seconds)
+        "start",
+        ", ".join(f"{name} {rough_duration(seconds)}{words}" for name, seconds, words in parts if seconds),
     )
 
 
@@ -45,9 +51,4 @@ def _if_mapped(rung: Rung) -> str:
     if rung.candidate.mmap:
         return ""
     times = loading_times(rung.prediction.weights_bytes, rung.candidate.shape.ranks)
-    return f" (files read whole; mapped {rough(times.mapped)})"
-
-
-def rough(seconds: float) -> str:
-    """A time of which only the size is known: `40 s`, `9 min`."""
-    return f"{max(10, round(seconds, -1)):.0f} s" if seconds < 95 else f"{seconds / 60:.0f} min"
+    return f" (files read whole; mapped {rough_duration(times.mapped)})"

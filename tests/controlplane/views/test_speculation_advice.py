@@ -9,14 +9,19 @@ import yaml
 from controller_world import World
 
 from sparkfleet.cli.deployment import describe
+from sparkfleet.cli.fleet import top
 from sparkfleet.cli.planning import plan as planning
+from sparkfleet.cli.top.cells import notes
 from sparkfleet.controlplane.draft_collector import WRITE_S
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state.tables.draft_traffic import DraftCounts, DraftSetup, DraftTraffic
+from sparkfleet.controlplane.views.page_view import page_view
+from sparkfleet.controlplane.views.speculation_advice import acceptances_of, advice_for, advice_lines
 from sparkfleet.engines.registry import engine_by_name
+from sparkfleet.fleet.deployments.status import DescribedDeployment, FleetCondition, FleetOverview
 from sparkfleet.fleet.planning.fleet_decision import decide
 from sparkfleet.fleet.planning.plan import FleetPlan
-from sparkfleet.fleet.planning.speculation_advice import acceptances_of, advice_for, advice_lines
+from sparkfleet.fleet.report.live_view import LiveReadings
 from sparkfleet.fleet.report.status_lines import fleet_lines
 from sparkfleet.group.engine_load import read_load
 from sparkfleet.group.report import GroupPhase, GroupReport
@@ -227,7 +232,7 @@ async def test_describe_and_status_have_the_same_words(here, capsys):
     described = " ".join(line.strip() for line in advice_lines(advice_for(here.shown)))
     (advice,) = here.planned().speculation()["m"]
     assert described == " ".join(line.strip() for line in advice_lines((advice,)))
-    describe._show(here.shown, ())
+    describe._show(DescribedDeployment(here.shown, ()))
     assert f"`{advice.best.choice}`" in capsys.readouterr().out
     planning.print_plans(here.planned())
     assert f"`{advice.best.choice}`" in capsys.readouterr().out
@@ -235,6 +240,31 @@ async def test_describe_and_status_have_the_same_words(here, capsys):
     assert "your traffic: 1.42 tokens per step (published 2.81)\n" in lines
     assert "MTP k=1 is faster: `sparkfleet describe m`" in lines
     assert max(map(len, lines.splitlines())) <= 80
+
+
+async def test_the_page_and_top_have_the_words_of_describe(here, monkeypatch):
+    await here.serve(13, PROSE)
+    described = " ".join(line.strip() for line in advice_lines(advice_for(here.shown)))
+    (shown,) = page_view(here.status, here.world.inventory(), (), here.now).deployments
+    (words,) = shown.speculation
+    assert described == f"speculation {words}"
+    overview = FleetOverview(FleetCondition.UP, here.status)
+    view = LiveReadings().add(overview, 1.0)
+    assert f"m speculation: {words}" in notes(view, view.groups[0], narrow=True)
+
+    async def described_of(session, name):
+        return DescribedDeployment(here.shown, ())
+
+    monkeypatch.setattr(top, "describe_deployment", described_of)
+    assert (await top.SessionPages(None).reasons("m"))[-1] == advice_lines(advice_for(here.shown))[-1]
+
+
+async def test_usual_text_has_its_figures_on_the_page_and_no_note_in_top(here):
+    await here.serve(13, USUAL)
+    (shown,) = page_view(here.status, here.world.inventory(), (), here.now).deployments
+    assert "nothing is 1.15× as fast" in shown.speculation[0]
+    view = LiveReadings().add(FleetOverview(FleetCondition.UP, here.status), 1.0)
+    assert list(notes(view, view.groups[0], narrow=True)) == []
 
 
 async def test_a_file_with_another_draft_has_nothing_of_the_former(here):
