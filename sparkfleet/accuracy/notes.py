@@ -70,6 +70,8 @@ _SLOTS = (
     r"\bseqs(\d+)\b",
 )
 _CHUNK = r"(?:max-num-batched-tokens|prefill-chunk|mnbt|-ub)[ =]*(\d+k?)"
+_SHARED = r"\bdcp ?=? ?(\d+)\b"
+"""Decode context parallelism: ranks that share one KV cache."""
 _PROMPT = r"prompt ~(\d+)"
 _ARRIVALS = r"(?:rate=|rate sweep at )([\d.]+) rps"
 _REQUESTS = r"completed=(\d+)"
@@ -125,7 +127,7 @@ _RELEVANT = re.compile(
         (
             *_TRAITS.values(),
             *(pattern for pattern, _ in _WINDOWS),
-            *(*_SLOTS, _CHUNK, _PROMPT, _ARRIVALS, _REQUESTS, _IN_ALL, _FAILED, _BRANCHES),
+            *(*_SLOTS, _CHUNK, _SHARED, _PROMPT, _ARRIVALS, _REQUESTS, _IN_ALL, _FAILED, _BRANCHES),
             *(pattern for pattern, _ in _CONTENT),
         )
     )
@@ -163,6 +165,12 @@ def chunk(notes: str) -> int | None:
     """Tokens of one prefill chunk."""
     found = re.search(_CHUNK, notes)
     return (whole(found[1]) or None) if found else None
+
+
+def shared_context(text: str) -> int:
+    """Ranks that share one KV cache (DCP); 1 if nothing is noted of it."""
+    found = re.search(_SHARED, text)
+    return (whole(found[1]) or 1) if found else 1
 
 
 def prompt(notes: str) -> int:

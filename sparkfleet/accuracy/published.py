@@ -162,9 +162,14 @@ def is_upper_bound(case: PublishedCase) -> bool:
 
 
 def run_of(case: PublishedCase) -> PublishedRun | None:
-    """The row as it counts for decisions; None if it does not: other engines, replicas, a word, long prompts."""
+    """The row as it counts for decisions; None if it does not: other engines, replicas, a word, long prompts, DCP.
+
+    Plans do not choose DCP (decision 156), so its rates are none of what they choose between.
+    """
     setup, load = case.setup, case.workload
     asked = load.prompt + load.depth
+    if setup.dcp > 1:
+        return None
     if setup.engine not in SERVABLE or case.replicas > 1 or asked > LONGEST or 0 < asked < SHORTEST:
         return None
     measured = dict(case.measured)

@@ -83,6 +83,7 @@ def setup_of(row: CsvRow, model: ServedModel, workload: Workload, assumed: list[
         tp=tp,
         pp=pp,
         ep=_experts_parallel(row, nodes),
+        dcp=_shared_context(row, notes, tp),
         link=_link(row, notes, tp * pp, assumed),
         kv_bytes=_kv_bytes(row, assumed),
         kernel=_kernel(row, notes, model.format),
@@ -277,6 +278,13 @@ def _running(row: CsvRow, setup: SpeedConfig, workload: Workload, assumed: list[
     if not share:
         assumed.append(f"mem_util_flag not given: {OWN_SHARE}")
     return room
+
+
+def _shared_context(row: CsvRow, notes: str, tp: int) -> int:
+    dcp = note_reader.shared_context(f"{row.get('engine_version_or_image', '').lower()} {notes}")
+    if tp % dcp:
+        raise Declined("DCP does not divide tp")
+    return dcp
 
 
 def _experts_parallel(row: CsvRow, nodes: int) -> int:

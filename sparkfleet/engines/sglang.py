@@ -227,6 +227,7 @@ def _group(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     flags = ["--tp-size", str(shape.tp)]
     flags += ["--pp-size", str(shape.pp)] if shape.pp > 1 else []
     flags += ["--ep-size", str(shape.ep)] if shape.ep > 1 else []
+    flags += ["--dcp-size", str(shape.dcp)] if shape.dcp > 1 else []
     if shape.ranks > 1:
         flags += ["--nnodes", str(shape.ranks), "--node-rank", str(context.rank)]
         flags += ["--dist-init-addr", f"{_bracketed(context.leader)}:{context.leader_port}"]

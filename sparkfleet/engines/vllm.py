@@ -209,6 +209,7 @@ def _group(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     flags = ["--tensor-parallel-size", str(shape.tp)]
     flags += ["--pipeline-parallel-size", str(shape.pp)] if shape.pp > 1 else []
     flags += ["--enable-expert-parallel"] if shape.ep > 1 else []
+    flags += ["--decode-context-parallel-size", str(shape.dcp)] if shape.dcp > 1 else []
     flags += ["--distributed-executor-backend", "mp", "--nnodes", str(shape.ranks)]
     flags += ["--node-rank", str(context.rank), "--master-addr", context.leader]
     flags += ["--master-port", str(context.leader_port)]

@@ -25,6 +25,8 @@ class EngineConfig(Value):
     """Pipeline parallelism, stages."""
     ep: int = 1
     """Expert parallelism, ranks."""
+    dcp: int = 1
+    """Decode context parallelism: ranks of `tp` that share one copy of the KV cache, split by tokens."""
     kv_bytes: float = 1.0
     """Bytes per cached element."""
     eager: bool = False

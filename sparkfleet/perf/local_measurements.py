@@ -47,6 +47,7 @@ class LocalMeasurement(Value):
     engine: str
     tp: int = 1
     pp: int = 1
+    dcp: int = 1
     method: str = "none"
     """Speculative method."""
     k: int = 0
@@ -57,8 +58,8 @@ class LocalMeasurement(Value):
 
     def of(self, setup: SpeedConfig) -> bool:
         """True if it was made with this setup of its model."""
-        same = (self.engine, self.tp, self.pp, self.method, self.k)
-        return same == (setup.engine, setup.tp, setup.pp, setup.method, setup.k) and (
+        same = (self.engine, self.tp, self.pp, self.dcp, self.method, self.k)
+        return same == (setup.engine, setup.tp, setup.pp, setup.dcp, setup.method, setup.k) and (
             self.release in ("", setup.release)
         )
 

@@ -72,6 +72,11 @@ class Layers(Value):
     """FLOPs per query token and context token, summed over the full layers."""
     window_flops: float = 0.0
     """The same for sliding layers, and for what sparse attention picks, for context inside the window."""
+    query_elements: float = 0.0
+    """Elements of a token's queries and of its attention's outputs, summed over the full layers; a latent's as they are
+    multiplied with it."""
+    gathers_context: bool = False
+    """True if full layers have dense latents, which a prefill with DCP gathers in place of the queries."""
 
     @property
     def blocks(self) -> int:
@@ -284,6 +289,11 @@ TIED_BELOW_B = 4.0
 """Billions of parameters up to which a model is taken to have one matrix for embedding and head."""
 
 
+QUERIES_LATENT = 16.0
+"""Elements of a token's queries and outputs over a latent layer's width: 12 (GLM-5.2: 64 heads of 576) to 21 (DeepSeek V3:
+128)."""
+
+
 def _guessed_layers(blocks: int, hidden: int, notes: str, *, moe: bool) -> Layers:
     """Layers of the kinds that the notes name, in the proportions that such models have."""
     hybrid = any(word in notes for word in ("gdn", "mamba", "linear", "conv", "kda"))
@@ -304,6 +314,7 @@ def _guessed_layers(blocks: int, hidden: int, notes: str, *, moe: bool) -> Layer
         pool_factor=GUESSED,
         head_flops=4.0 * hidden * (full - sliding),
         window_flops=4.0 * hidden * sliding,
+        query_elements=(full - sliding) * hidden * (QUERIES_LATENT if kv_heads == 1 else 2.0),
     )
 
 
@@ -336,6 +347,8 @@ def _layers(checkpoint: Checkpoint) -> Layers:
         packed_kv_bytes=1.0 if compressed else 0.0,
         head_flops=found.head_flops,
         window_flops=sum(flops * tokens for flops, tokens in found.bounded) / max(1, window),
+        query_elements=found.queries,
+        gathers_context=found.dense_latents,
     )
 
 
@@ -354,6 +367,8 @@ class _Sums:
     kv_heads: int = 0
     sliding_kv_heads: int = 0
     head_flops: float = 0.0
+    queries: float = 0.0
+    dense_latents: bool = False
     bounded: list[tuple[float, int]] = field(default_factory=list)
     """(FLOPs per query token and token that is read, most of these), for layers that do not read all context."""
 
@@ -387,6 +402,8 @@ def _count_full(group: LayerGroup, sums: _Sums, n: int, width: float, flops: flo
     sums.kv += n * (width + index) / group.tokens_per_entry
     sums.read += n * (index if group.picked else width) / group.tokens_per_entry
     sums.kv_heads = 1 if latent else max(sums.kv_heads, group.kv_heads)
+    sums.queries += n * group.query_heads * (group.key_dim + (group.value_dim or group.key_dim))
+    sums.dense_latents |= latent and not group.picked
     if group.picked:
         sums.head_flops += 2.0 * n * group.index_heads * index / group.tokens_per_entry
         sums.bounded.append((flops, group.picked + (group.window or 0)))

@@ -40,17 +40,25 @@ class Split(NamedTuple):
     tp: int = 1
     pp: int = 1
     ep: int = 1
+    dcp: int = 1
+    """Ranks of TP that share one copy of the KV cache, split by tokens."""
 
     @property
     def ranks(self) -> int:
         """Number of ranks, each on a node of its own."""
         return self.tp * self.pp
 
+    @property
+    def speed_key(self) -> tuple[int, int, int]:
+        """The degrees that speed depends on: distributed experts move as many bytes as split ones."""
+        return self.tp, self.pp, self.dcp
+
     def __str__(self) -> str:
         """`TP=2 EP=2`."""
         parts = [f"TP={self.tp}"]
         parts += [f"PP={self.pp}"] if self.pp > 1 else []
         parts += [f"EP={self.ep}"] if self.ep > 1 else []
+        parts += [f"DCP={self.dcp}"] if self.dcp > 1 else []
         return " ".join(parts)
 
 
@@ -151,6 +159,23 @@ class DepthPrediction(Value):
     """Tokens per step with which the rate of all planned requests was predicted."""
 
 
+class SharedKv(Value):
+    """A candidate as it would be with one KV cache for the ranks that keep copies of it (decode context parallelism)."""
+
+    dcp: int
+    """Ranks that keep the same KV."""
+    largest_context: int
+    """Tokens that would fit at the planned concurrency."""
+    largest_concurrency: int
+    """Requests at once that would fit at the planned context."""
+    decode_tps: float
+    """Predicted tok/s of one request alone."""
+    undrafted: bool = False
+    """True if it runs without speculation only."""
+    refused_by: str = ""
+    """Id of the rule that speaks against it on the planned engine; "" if none does."""
+
+
 class Prediction(Value):
     """Prediction of a candidate. None means: not known."""
 
@@ -177,6 +202,8 @@ class Prediction(Value):
     """Tokens that would fit at the planned concurrency with the same verdict, everything else on the nodes as planned."""
     largest_concurrency: int | None = None
     """Requests at once that would fit at the planned context, likewise."""
+    shared_kv: SharedKv | None = None
+    """None if no rank keeps a copy of another's KV, they share it already, or the context would hardly be longer."""
     accepted: float | None = None
     """Tokens per step of speculative decoding."""
     depths: DepthPrediction | None = None

@@ -142,8 +142,7 @@ class Predictor:
 
     def rates(self, split: Split, settings: EngineSettings, context: int, concurrency: int) -> Rates:
         """Speed with `concurrency` requests at once, each of a usual length or as long as `context` allows."""
-        # Distributed experts move as many bytes as split ones.
-        key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
+        key = (split.speed_key, settings, min(context, 2 * PROMPT), concurrency)
         found = self._rates.get(key)
         if found is None:
             self._forget()
@@ -154,7 +153,7 @@ class Predictor:
 
     def check(self, split: Split, settings: EngineSettings) -> Rates:
         """Speed of the short request that a group is measured with right after its start."""
-        key = (split.tp, split.pp, settings, CHECK)
+        key = (split.speed_key, settings, CHECK)
         if key not in self._rates:
             self._forget()
             self._rates[key] = self._corrected(split, settings, CHECK)
@@ -162,7 +161,7 @@ class Predictor:
 
     def long_prompt(self, split: Split, settings: EngineSettings, tokens: int) -> Rates:
         """Speed of one request alone whose prompt has so many tokens, none of them cached."""
-        key = (split.tp, split.pp, settings, "long prompt", tokens)
+        key = (split.speed_key, settings, "long prompt", tokens)
         if key not in self._rates:
             self._forget()
             alone = usual(2 * tokens, 1, self.content).model_copy(update={"prompt": tokens})
@@ -226,7 +225,7 @@ class Predictor:
         wanted = settings.speculation
         if wanted.method in ("none", "ngram"):
             return None
-        key = (split.tp, split.pp, settings, min(context, 2 * PROMPT), concurrency)
+        key = (split.speed_key, settings, min(context, 2 * PROMPT), concurrency)
         if key not in self._depths:
             length = usual(context, 1, self.content).context
             models = [
@@ -257,6 +256,7 @@ class Predictor:
             tp=split.tp,
             pp=split.pp,
             ep=split.ep,
+            dcp=split.dcp,
             kv_bytes=kv_element_bytes(self.checkpoint.kv_dtype(settings.kv_dtype)),
             eager=settings.eager,
             method=settings.speculation.method,

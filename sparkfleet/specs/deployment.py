@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import ip_address
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -62,6 +62,26 @@ class Parallel(Spec):
     """Pipeline parallel: the layers are split over this many stages."""
     ep: Degree | None = None
     """Expert parallel: the experts are split over this many ranks."""
+    dcp: Degree | None = None
+    """Decode context parallel: each request's KV cache is split by its tokens over this many of the `tp` ranks that would
+    keep a copy of it. The planner leaves it off unless it is set."""
+
+    def _problems(self) -> Iterator[Problem]:
+        if self.dcp is not None and self.tp is not None and self.tp % self.dcp:
+            yield Problem(
+                ("dcp",),
+                f"{self.dcp} does not divide tp: {self.tp}. Expected {_choices(_divisors(self.tp))}.",
+            )
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(one for one in range(1, number + 1) if number % one == 0)
+
+
+def _choices(numbers: Sequence[int]) -> str:
+    """The numbers in words: "1, 2 or 4"."""
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 class SpeculationChoice(Spec):

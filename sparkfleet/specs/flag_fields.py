@@ -24,6 +24,9 @@ DEGREES = {
     "--moe-expert-parallel-size": "ep",
     "--ep-size": "ep",
     "--ep": "ep",
+    "--decode-context-parallel-size": "dcp",
+    "-dcp": "dcp",
+    "--dcp-size": "dcp",
 }
 """Flags of a degree of parallelism, with its field in `parallel`."""
 

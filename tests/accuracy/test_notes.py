@@ -7,6 +7,7 @@ import pytest
 
 from sparkfleet.accuracy import notes
 from sparkfleet.accuracy.harnesses import HARNESSES
+from sparkfleet.accuracy.notes import relevant_words, shared_context
 from sparkfleet.accuracy.rows import case_of, source_of
 from sparkfleet.knowledge.measurements import architectures
 
@@ -134,3 +135,22 @@ def test_a_loop_of_one_round_is_a_burst() -> None:
         for n in ("10", "50")
     ]
     assert [load.window for load in read] == ["closed", "served"]
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("prose; dcp=4", 4),
+        ("glm53-v11:kvopt-final dcp2", 2),
+        ("dcp = 8", 8),
+        ("dcp=1", 1),
+        ("pd disaggregated", 1),
+        ("dcp=0", 1),
+    ],
+)
+def test_ranks_that_share_one_kv_cache(text: str, ranks: int) -> None:
+    assert shared_context(text) == ranks
+
+
+def test_they_are_kept_of_published_notes() -> None:
+    assert relevant_words("decode context parallel DCP=2; 100G RoCE") == "dcp=2"

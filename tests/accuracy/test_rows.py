@@ -15,7 +15,7 @@ from sparkfleet.accuracy.accuracy import predict
 from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number, quant_label
 from sparkfleet.accuracy.cells import amount
 from sparkfleet.accuracy.models import Declined, plain
-from sparkfleet.accuracy.published import is_upper_bound
+from sparkfleet.accuracy.published import is_upper_bound, run_of
 from sparkfleet.accuracy.rows import case_of, read_rows, source_of
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.published_checkpoints import load_published, published
@@ -492,3 +492,23 @@ def test_a_separate_mtp_drafter_has_its_published_size() -> None:
     )
     assert gemma.setup.draft_bytes == pytest.approx(0.97e9)
     assert qwen.setup.draft_bytes is None
+
+
+class TestSharedKv:
+    def test_a_row_with_it_is_another_setup(self) -> None:
+        cells = row(nodes="4", tp="4", decode_tps_per_request="20", engine_version_or_image="fork DCP2")
+        assert case_of(cells, architectures()).setup.dcp == 2
+        assert case_of(cells | {"engine_version_or_image": "0.27"}, architectures()).setup.dcp == 1
+        assert case_of(cells | {"notes": "dcp=4"}, architectures()).setup.dcp == 2, "the build is read first"
+
+    def test_one_that_cannot_be_is_declined(self) -> None:
+        with pytest.raises(Declined, match="DCP does not divide tp"):
+            case_of(row(nodes="4", tp="4", notes="dcp=3"), architectures())
+
+    def test_it_counts_for_no_decision(self) -> None:
+        plain, shared = (
+            case_of(row(nodes="4", tp="4", decode_tps_per_request="20", notes=notes), architectures())
+            for notes in ("", "dcp=4")
+        )
+        assert run_of(plain) is not None
+        assert run_of(shared) is None

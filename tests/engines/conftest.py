@@ -15,13 +15,13 @@ RAILS = (
 )
 
 
-def _candidate(engine="vllm", *, nodes=1, tp=None, pp=1, ep=1, method="none", **fields):
+def _candidate(engine="vllm", *, nodes=1, tp=None, pp=1, ep=1, dcp=1, method="none", **fields):
     """A candidate; `speculation` by its parts (`method`, `tokens`, `draft` and the others of `Speculation`)."""
     parts = {name: fields.pop(name) for name in Speculation.model_fields if name in fields}
     names = tuple(f"spark{n + 1}" for n in range(nodes))
     fields = {"context": 4096, "concurrency": 4, "engine_version": "0.32.0", "model": "org/m", **fields}
     return Candidate(
-        shape=GroupShape(nodes=names, tp=tp or nodes // pp, pp=pp, ep=ep),
+        shape=GroupShape(nodes=names, tp=tp or nodes // pp, pp=pp, ep=ep, dcp=dcp),
         engine=engine,
         speculation=Speculation(method=method, **parts),
         **fields,

@@ -157,3 +157,18 @@ def test_a_flag_that_is_unknown_would_be_found(parsers):
         ]
     for parser in parsers("sglang"):
         assert list(parser.complaints(("--tp", "2"))) == ["--tp is unknown"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"), [("vllm", "--decode-context-parallel-size"), ("sglang", "--dcp-size")]
+)
+def test_ranks_that_share_one_kv_cache(parsers, candidate, context, engine, flag):
+    """SGLang 0.5.12 has no such flag: the rule sglang-dcp-absent."""
+    shared, plain = (candidate(engine, nodes=4, dcp=dcp) for dcp in (4, 1))
+    able = [parser for parser in parsers(engine) if parser.version != "0.5.12"]
+    for argv in lines(shared, context):
+        told = after_the_program(argv)
+        assert told[told.index(flag) + 1] == "4"
+        assert able
+        assert not [list(parser.complaints(told)) for parser in able if list(parser.complaints(told))]
+    assert not any(flag in argv for argv in lines(plain, context))

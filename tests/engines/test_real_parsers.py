@@ -4,6 +4,7 @@ A parser is asked in a process of its own, so that nothing of an engine stays in
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 
 import sparkfleet
+from sparkfleet.checkpoints.arch.layers import LayerGroup, LayerKind
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.tool_parsers import FAMILIES
+from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.place.context_split import context_split_fault
 
 pytestmark = pytest.mark.integration
 FLAGS = Path(sparkfleet.__file__).parent / "knowledge" / "engines" / "engine_flags"
@@ -212,6 +216,36 @@ def asked(program, lines, **env):
 
 
 SGLANG_ELSEWHERE = os.environ.get("SPARKFLEET_SGLANG_PYTHON")
+DCP = """
+import json, sys
+from types import SimpleNamespace
+from vllm.config.model import ModelConfig
+from vllm.config.parallel import ParallelConfig
+from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
+from vllm.v1.attention.backends.mla.flashinfer_mla_sparse_sm120 import FlashInferMLASparseSM120Impl
+from vllm.v1.attention.backends.mla.triton_mla import TritonMLAImpl
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackendImpl
+def takes(mla, queries, heads, tp, dcp):
+    try:
+        ParallelConfig(
+            tensor_parallel_size=tp, decode_context_parallel_size=dcp, distributed_executor_backend='mp', nnodes=tp
+        )
+        model = SimpleNamespace(
+            model_arch_config=SimpleNamespace(total_num_attention_heads=queries), use_mla=mla, multimodal_config=None,
+            get_total_num_kv_heads=lambda: heads, registry=None, architectures=[],
+        )
+        parallel = SimpleNamespace(
+            enable_hc_sp=False, tensor_parallel_size=tp, enable_expert_parallel=False, pipeline_parallel_size=1,
+            decode_context_parallel_size=dcp, world_size_across_dp=tp,
+        )
+        ModelConfig.verify_with_parallel_config(model, parallel)
+    except ValueError:
+        return False
+    return True
+impls = (TritonMLAImpl, FlashAttentionImpl, FlashInferMLASparseSM120Impl, CPUAttentionBackendImpl)
+asked = json.load(sys.stdin)
+print('RESULT', json.dumps([[takes(*one) for one in asked], [impl.supports_dcp for impl in impls]]))
+"""
 PYTHONS = {"vllm": sys.executable, "sglang": SGLANG_ELSEWHERE or sys.executable}
 
 
@@ -268,6 +302,44 @@ def test_vllm_parses_every_line(asked_vllm, lines):
     if path.exists():
         told = json.loads(path.read_text())
         assert found == [told[name] for name in names]
+
+
+@pytest.mark.xdist_group("vllm_parsers")
+@installed("vllm")
+def test_vllm_shares_a_kv_cache_on_the_conditions_that_plans_have(asked_vllm):
+    """Its own checks for 500 models and splits, and its attention on SM121: rules vllm-dcp-sm120-sparse and others."""
+    splits = itertools.product(
+        (False, True), (8, 16, 24, 32, 64), (1, 2, 4, 8), (1, 2, 4, 8), (1, 2, 3, 4, 8)
+    )
+    models = [
+        (latent, queries, heads, tp, dcp)
+        for latent, queries, heads, tp, dcp in splits
+        if queries % heads == queries % tp == 0 and (heads == 1 or not latent)
+    ]
+
+    def ours(latent, queries, heads, tp, dcp):
+        kind, value = (LayerKind.MLA, 0) if latent else (LayerKind.FULL, 128)
+        layers = LayerGroup(
+            kind=kind, layers=2, query_heads=queries, kv_heads=heads, key_dim=128, value_dim=value
+        )
+        checkpoint = known_checkpoint("Qwen/Qwen3-8B").model_copy(update={"layers": (layers,)})
+        return not context_split_fault(checkpoint, tp, dcp)
+
+    taken, (dense, grouped, sparse, cpu) = asked_vllm(DCP, models)
+    assert taken == [ours(*one) for one in models]
+    assert 100 < sum(taken) < len(taken)
+    assert (dense, grouped) == (True, True)
+    assert (sparse, cpu) == (False, False), "the rule and the CPU's refusal are out of date"
+
+
+@pytest.mark.xdist_group("vllm_parsers")
+@installed("vllm")
+def test_vllm_parses_the_flag_of_a_shared_kv_cache(asked_vllm, candidate, context):
+    one = candidate("vllm", nodes=4, dcp=4, runtime="container", image="i")
+    argv = engine_by_name("vllm").launch(one, context(1, 4)).argv
+    line = ("--model", *argv[argv.index("serve") + 1 :])
+    assert line[line.index("--decode-context-parallel-size") + 1] == "4"
+    assert asked_vllm(VLLM, [line])
 
 
 @pytest.mark.xdist_group("vllm_parsers")

@@ -141,7 +141,14 @@ class TestPlans:
 
     @pytest.mark.parametrize(
         "changed",
-        [{"model": "another"}, {"engine": "vllm"}, {"tp": 2}, {"k": 2}, {"method": "none", "k": 0}],
+        [
+            {"model": "another"},
+            {"engine": "vllm"},
+            {"tp": 2},
+            {"dcp": 2},
+            {"k": 2},
+            {"method": "none", "k": 0},
+        ],
         ids=lambda changed: next(iter(changed)),
     )
     def test_another_setup_changes_no_prediction(self, planned, changed):

@@ -322,3 +322,21 @@ def test_kv_on_the_disk_has_a_size_with_its_unit(given: str) -> None:
 def test_a_custom_workload_has_no_kv_on_the_disk() -> None:
     (problem,) = problems(f"{CUSTOM}\nkv_disk: 10 GB\n")
     assert "kv_disk: given, but a custom workload has its own cache" in problem
+
+
+class TestSharedKv:
+    def test_it_divides_tp(self) -> None:
+        spec = Deployment.model_validate(
+            {"name": "m", "model": "o/m", "parallel": {"tp": 4, "dcp": 2}}, strict=False
+        )
+        assert spec.resolved()[0].parallel == Parallel(tp=4, dcp=2)
+        assert Parallel(dcp=8).tp is None
+
+    @pytest.mark.parametrize(
+        ("tp", "dcp", "expected"),
+        [(4, 3, "1, 2 or 4"), (2, 4, "1 or 2"), (1, 2, "1"), (6, 4, "1, 2, 3 or 6")],
+    )
+    def test_another_number_is_refused_with_those_that_do(self, tp: int, dcp: int, expected: str) -> None:
+        with pytest.raises(ValidationError) as error:
+            Parallel(tp=tp, dcp=dcp)
+        assert f"{dcp} does not divide tp: {tp}. Expected {expected}." in str(error.value)

@@ -77,7 +77,7 @@ def test_an_unknown_method(form: str) -> None:
         ("env: [A=b]", "env: found a list of 1. Expected a mapping (`key: value` lines)."),
         ("env: {1A: x}", 'env.1A: found "1A". Expected a variable name: letters, digits and _, no digit first.'),
         ("keys: []", "keys: found a list of 0. Expected at least 1."),
-        ("parallel: {tp: 2, tpx: 2}", 'parallel.tpx: unknown field "tpx". Did you mean "tp"? Known: tp, pp, ep.'),
+        ("parallel: {tp: 2, tpx: 2}", 'parallel.tpx: unknown field "tpx". Did you mean "tp"? Known: tp, pp, ep, dcp.'),
         ("parallel:\ntp: 2", "tp: no field here. Expected under parallel, indented: `parallel: {tp: …}`."),
         ("draft: a/b", "draft: no field here. Expected under speculation, indented: `speculation: {draft: …}`."),
         ("parallel: {context: 8}", "parallel.context: no field under parallel. "

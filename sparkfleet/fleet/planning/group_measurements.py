@@ -81,6 +81,7 @@ def _setup(candidate: Candidate) -> LocalMeasurement:
         engine=candidate.engine,
         tp=candidate.shape.tp,
         pp=candidate.shape.pp,
+        dcp=candidate.shape.dcp,
         method=candidate.speculation.method,
         k=candidate.speculation.tokens,
         release=release_of(candidate.image or "", candidate.engine_version),

@@ -132,6 +132,8 @@ class RuleContext(Value):
     tp: Number = None
     pp: Number = None
     ep: Number = None
+    dcp: Number = None
+    """Decode context parallelism: ranks that share one copy of the KV cache."""
     nodes: Number = None
     topology: Annotated[TopologyName | None, FactKind.TEXT] = None
     link: Text = None

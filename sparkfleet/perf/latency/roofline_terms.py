@@ -18,6 +18,7 @@ from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
 from sparkfleet.perf.engine_config import CHUNK, EngineConfig
 from sparkfleet.perf.latency.all_reduce import all_reduce_s
+from sparkfleet.perf.latency.context_parallel import ContextRanks
 from sparkfleet.perf.model_shape import BF16_BITS, ModelShape
 
 DRAFT_LAYERS = 5
@@ -184,7 +185,7 @@ def costs(setup: SpeedConfig) -> Costs:
         flops=physics().ceilings.flops(compute),
         kv_token=(layers.kv_elements if layers.read_elements is None else layers.read_elements)
         * setup.kv_bytes
-        / split,
+        / (split * setup.dcp),
         kv_window=layers.sliding_elements * setup.kv_bytes / split,
         kv_draft=layers.kv_elements / max(1, layers.full) * setup.kv_bytes / split,
         window=layers.window or 1024,
@@ -220,6 +221,13 @@ TILE = 64
 """Tokens of one tile of a grouped matrix product."""
 
 
+def context_ranks(setup: SpeedConfig) -> ContextRanks | None:
+    """The ranks that share one KV cache; None if each has its own, or they are on one node."""
+    if setup.dcp == 1 or setup.link is None:
+        return None
+    return ContextRanks(setup.shape.layers, setup.tp, setup.dcp, setup.link)
+
+
 def touched(pick: float, tokens: float) -> float:
     """Share of the experts that at least one of `tokens` tokens picks."""
     return 1.0 - (1.0 - pick) ** tokens if pick else 0.0
@@ -248,6 +256,10 @@ def step_terms(setup: SpeedConfig, cost: Costs, batch: float, width: int, contex
         hops = cost.blocks if setup.tp > 1 else 0
         terms["latency"] = hops * latency + (setup.pp - 1) * setup.link.latency_us * 1e-6
         terms["transfer"] = hops * transfer
+    if (shared := context_ranks(setup)) is not None:
+        latency, transfer = shared.step_s(tokens)
+        terms["latency"] += latency
+        terms["transfer"] += transfer
     if setup.method != "none":
         terms |= draft_terms(setup, cost, batch, read)
         terms["kv"] += batch * cost.kv_draft * context * drafted_layers(setup) / read
@@ -327,6 +339,8 @@ def prefill_terms(
     if setup.link is not None:
         latency, transfer = all_reduce_s(setup.link, cost.ranks, chunk * cost.hidden * 2)
         terms["transfer"] = share * passes * cost.blocks * (latency + transfer) if setup.tp > 1 else 0.0
+    if (shared := context_ranks(setup)) is not None:
+        terms["transfer"] += share * shared.prefill_s(batch, tokens, depth, setup.chunk)
     return terms
 
 

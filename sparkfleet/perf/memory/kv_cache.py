@@ -34,7 +34,7 @@ def kv_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     """KV cache of all requests at their full length on one rank; heads are copied if there are more ranks than heads."""
     layers, pages = shape.layers, _pages(shape, run)
     one = layers.kv_elements * pages.tokens * pages.full
-    inside = min(run.context, (layers.window or run.context) + BLOCK)
+    inside = min(run.context, (layers.window or run.context) + BLOCK)  # of layers that DCP leaves whole
     # A sliding layer drops what left its window after each pass: one chunk at a time is kept beside the windows.
     passing = min(run.context - inside, run.chunk)
     sliding = layers.sliding_elements * (inside * run.concurrency + passing)
@@ -48,7 +48,7 @@ def pool_bytes(shape: ModelShape, run: MemoryConfig, tokens: int, sliding: float
     """
     layers = shape.layers
     each = layers.kv_elements + sliding * layers.sliding_elements
-    drafter = draft_kv_bytes(shape, run.model_copy(update={"context": tokens, "concurrency": 1}))
+    drafter = draft_kv_bytes(shape, run.model_copy(update={"context": tokens, "concurrency": 1, "dcp": 1}))
     return each * tokens * _kept(shape, run) * layers.pool_factor[1] + drafter
 
 
@@ -63,8 +63,10 @@ def draft_kv_bytes(shape: ModelShape, run: MemoryConfig) -> float:
     if run.method in ("none", "ngram"):
         return 0.0
     if run.draft is not None:
-        alone = run.model_copy(update={"pp": 1, "method": "none", "draft": None})
+        alone = run.model_copy(update={"pp": 1, "dcp": 1, "method": "none", "draft": None})
         return kv_bytes(run.draft, alone) + state_bytes(run.draft, alone)
+    if run.method in PARALLEL_DRAFTS:
+        run = run.model_copy(update={"dcp": 1})  # each rank keeps such a drafter's whole cache
     layers, pages = shape.layers, _pages(shape, run)
     tokens = run.concurrency * pages.tokens
     if run.method in PARALLEL_DRAFTS:
@@ -110,7 +112,7 @@ class _Pages(NamedTuple):
     """KV cache of one request in an engine's pool."""
 
     tokens: int
-    """Its context in whole blocks."""
+    """A rank's part of its context, in whole blocks."""
     full: float = 1.0
     """Layers that are counted per layer with KV: groups of unlike layers are filled up to one size."""
     state: float = 0.0
@@ -125,15 +127,16 @@ def _pages(shape: ModelShape, run: MemoryConfig) -> _Pages:
     Qwen3.8-27B (740 pages of 16 layers, 84 + 3 a request), and 6 GiB 2.3256 of 262,144 of a Qwen3.6-35B-A3B: jschmied.
     """
     layers, block = shape.layers, block_tokens(shape, run)
+    local = math.ceil(run.context / run.dcp)
     if not block:
-        return _Pages(run.context)
+        return _Pages(local)
     token = _token_bytes(shape, run)
     same = layers.full + (draft_layers(run) if run.method in MTP and run.draft is None else 0)
     few, many = sorted((same, layers.linear))
     group = many if many < 1.5 * few else few
     linear = group * math.ceil(layers.linear / group)
     full = group * math.ceil(same / group) / same
-    return _Pages(block * math.ceil(run.context / block), full, linear * block * token / run.pp)
+    return _Pages(block * math.ceil(local / block), full, linear * block * token / run.pp)
 
 
 def _token_bytes(shape: ModelShape, run: MemoryConfig) -> float:

@@ -65,7 +65,9 @@ def lowered(
     return f"{', '.join(less)}: {case.context} × {concurrency} {why}{otherwise}"
 
 
-def reached(case: VariantCase, choice: Rung, room: MemoryBudget) -> dict[str, int]:
+def reached(
+    case: VariantCase, choice: Rung, room: MemoryBudget, instead: Candidate | None = None
+) -> dict[str, int]:
     """`largest_context` at the planned concurrency and `largest_concurrency` at the planned context, by those names.
 
     Both leave the host as much as the plan does: its reserve, or the minimum if the plan is tight.
@@ -74,10 +76,11 @@ def reached(case: VariantCase, choice: Rung, room: MemoryBudget) -> dict[str, in
         case: what is served; contexts end at the checkpoint's longest.
         choice: as it is planned.
         room: of its fullest node, the choice itself not counted.
+        instead: a candidate on the same nodes that is asked about in its place.
     """
-    candidate = choice.candidate
+    candidate = instead or choice.candidate
     case = replace(case, edge=choice.prediction.memory_bytes_per_rank.mid > room.at_most)
-    proposal = _proposal_of(case, candidate)
+    proposal = proposal_of(case, candidate)
     settings = settings_of_candidate(candidate)
     enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
 
@@ -90,7 +93,7 @@ def reached(case: VariantCase, choice: Rung, room: MemoryBudget) -> dict[str, in
     return {"largest_context": max(steps * STEP, candidate.context), "largest_concurrency": requests}
 
 
-def _proposal_of(case: VariantCase, candidate: Candidate) -> Proposal:
+def proposal_of(case: VariantCase, candidate: Candidate) -> Proposal:
     """The proposal that became a candidate."""
     shape = candidate.shape
     pools = case.fleet.pools(shape.ranks, case.variant.nodes)

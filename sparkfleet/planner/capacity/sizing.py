@@ -133,7 +133,8 @@ def _cache(
     config = case.predictor.memory_config(proposal.split, settings, *sizes)
     given = pool_bytes(case.predictor.shape, config, pool.tokens, pool.sliding)
     unknown = pool.blocks and (layers.sliding > 0 or layers.linear > 0)
-    return KvSizing(pool, given, 0.0 if unknown else pool.tokens / sizes.context)
+    held = pool.tokens * proposal.split.dcp  # by all ranks together
+    return KvSizing(pool, given, 0.0 if unknown else held / sizes.context)
 
 
 def pooled_bytes(parts: tuple[MemoryPart, ...], engine: EngineName) -> float:

@@ -43,7 +43,7 @@ OWN_OPTIONS = ("--extra-llm-api-options", "--config")
 """TensorRT-LLM's share of what is free for the KV cache, and the options file, which is taken over the flags whole
 (llmapi/llm_args.py, update_llm_args_with_extra_dict)."""
 
-MOST = {"context": 100_000_000, "concurrency": 65_536, "tp": 1024, "pp": 1024, "ep": 1024}
+MOST = {"context": 100_000_000, "concurrency": 65_536, **dict.fromkeys(("tp", "pp", "ep", "dcp"), 1024)}
 """Largest values of a deployment's fields."""
 
 _WORDS = {
@@ -70,6 +70,7 @@ _FIELD_WORDS = {
     "tp": "TP={}",
     "pp": "PP={}",
     "ep": "EP={}",
+    "dcp": "DCP={}",
 }
 
 _READERS = {
@@ -104,12 +105,23 @@ def take_over(variant: Variant) -> tuple[Variant, tuple[ReservedFlag, ...]]:
             degrees[name] = value
         else:
             fields[name] = value
-    if degrees:
+    wrong += _undivided(degrees)
+    if degrees and not wrong:
         fields["parallel"] = Parallel.model_validate(degrees)
     if variant.speculation.method == "auto" and _drafts(flags):
         fields["speculation"] = SpeculationChoice(method="none")
     taken = variant.model_copy(update=fields) if fields else variant
     return taken, (*wrong, *_short_chunks(taken, flags))
+
+
+def _undivided(degrees: Mapping[str, int | None]) -> Iterator[ReservedFlag]:
+    """Ranks that share a KV cache without dividing TP, by fields and arguments together."""
+    tp, dcp = degrees.get("tp"), degrees.get("dcp")
+    if tp and dcp and tp % dcp:
+        yield ReservedFlag(
+            f"DCP={dcp} does not divide TP={tp}: ranks cannot share one KV cache so",
+            "set --decode-context-parallel-size (`dcp`) to a divisor of --tensor-parallel-size (`tp`)",
+        )
 
 
 def is_for_llama_cpp(variant: Variant) -> bool:
@@ -214,7 +226,9 @@ def _no_number(flag: str, text: str, wanted: str) -> ReservedFlag:
 
 def _contradiction(flag: str, text: str, name: str, field_value: object) -> ReservedFlag:
     field = (
-        f"`parallel: {{{name}: {field_value}}}`" if name in ("tp", "pp", "ep") else f"`{name}: {field_value}`"
+        f"`parallel: {{{name}: {field_value}}}`"
+        if name in Parallel.model_fields
+        else f"`{name}: {field_value}`"
     )
     return ReservedFlag(
         f"{field} and {flag}={text} in engine_args contradict each other",

@@ -19,6 +19,7 @@ from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor, release_of
+from sparkfleet.planner.place.context_split import context_split_fault
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
 from sparkfleet.specs.deployment import EngineName, PlannedEngine, RuntimeName, Variant
 
@@ -262,6 +263,7 @@ def splits_for(variant: Variant, predictor: Predictor, ranks: int) -> tuple[Spli
 
 def _splits(variant: Variant, predictor: Predictor, ranks: int) -> Iterator[Split]:
     checkpoint = predictor.checkpoint
+    dcp = (variant.parallel and variant.parallel.dcp) or 1  # nothing else proposes more (decision 156)
     if checkpoint.gguf is not None and ranks > 1:
         return
     layers = sum(group.layers for group in checkpoint.layers)
@@ -269,10 +271,11 @@ def _splits(variant: Variant, predictor: Predictor, ranks: int) -> Iterator[Spli
         if ranks % pp == 0 and pp <= layers:
             tp = ranks // pp
             # One that is asked for is left to the rules: there are images that pad the heads.
-            if predictor.divides(tp) or (variant.parallel is not None and variant.parallel.tp == tp):
-                yield Split(tp, pp)
+            wanted = variant.parallel is not None and variant.parallel.tp == tp
+            if (predictor.divides(tp) or wanted) and not context_split_fault(checkpoint, tp, dcp):
+                yield Split(tp, pp, 1, dcp)
                 if checkpoint.experts and tp > 1 and checkpoint.experts % tp == 0:
-                    yield Split(tp, pp, tp)
+                    yield Split(tp, pp, tp, dcp)
 
 
 def _obeys(variant: Variant, split: Split) -> bool:

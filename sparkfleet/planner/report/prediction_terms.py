@@ -172,7 +172,7 @@ def _term(model: LatencyModel, quantity: Literal["ITL", "TTFT"], term: Term) -> 
     unit, rate, source = _ceiling(model, quantity, term.name)
     return PredictionTerm(
         name=term.name,
-        what=WHAT[term.name],
+        what=_what(model, term.name),
         amount=None if rate is None else term.seconds * rate,
         unit=unit,
         rate=rate,
@@ -181,6 +181,12 @@ def _term(model: LatencyModel, quantity: Literal["ITL", "TTFT"], term: Term) -> 
         factor=term.coefficient,
         ms=1e3 * term.seconds * term.coefficient,
     )
+
+
+def _what(model: LatencyModel, name: str) -> str:
+    """The term in words; ranks that share a KV cache have further collectives."""
+    words = WHAT[name]
+    return words.replace("all-reduces", "all-reduces and DCP") if model.setup.dcp > 1 else words
 
 
 def _ceiling(

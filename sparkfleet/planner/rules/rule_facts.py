@@ -115,6 +115,7 @@ def _given(candidate: Candidate) -> dict[str, object]:
         "tp": float(shape.tp),
         "pp": float(shape.pp),
         "ep": float(shape.ep),
+        "dcp": float(shape.dcp),
         "nodes": float(shape.ranks),
     }
 

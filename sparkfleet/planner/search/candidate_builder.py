@@ -35,7 +35,7 @@ def candidate_of(stacked: StackedProposal, sized: Sizing) -> Candidate:
     tables = stack.disk_tables(case.predictor.checkpoint)
     candidate = Candidate(
         model=variant.model,
-        shape=GroupShape(nodes=nodes, tp=split.tp, pp=split.pp, ep=split.ep),
+        shape=GroupShape(nodes=nodes, **split._asdict()),
         engine=stack.engine,
         engine_version=stack.version,
         runtime=stack.runtime,
@@ -67,7 +67,7 @@ def known_of(stacked: StackedProposal) -> RuleContext:
     """Facts shared by every candidate of a proposal: its weights, its image, its nodes, and the deployment's needs."""
     case, proposal, stack, _ = stacked
     site, split = proposal.pool.site, proposal.split
-    shape = GroupShape(nodes=proposal.pool.nodes[: split.ranks], tp=split.tp, pp=split.pp, ep=split.ep)
+    shape = GroupShape(nodes=proposal.pool.nodes[: split.ranks], **split._asdict())
     facts = {
         **_known(checkpoint_situation(case.predictor.checkpoint, shape)),
         **_known(image_situation(stack.image or "")),
@@ -95,6 +95,15 @@ def situation_with(candidate: Candidate, known: RuleContext, batch_tokens: int) 
         spelled = f"--speculative-num-draft-tokens={candidate.speculation.beam_tokens}"
         changes["flags"] = (*candidate.engine_args, spelled)
     return found.model_copy(update=changes) if changes else found
+
+
+def situation_elsewhere(case: VariantCase, candidate: Candidate) -> RuleContext:
+    """Facts of a candidate, its weights and its image; nothing is known of its nodes."""
+    known = {
+        **_known(checkpoint_situation(case.predictor.checkpoint, candidate.shape)),
+        **_known(image_situation(candidate.image or "")),
+    }
+    return situation_of(candidate, RuleContext.model_validate(known))
 
 
 def _known(situation: RuleContext) -> dict[str, object]:

@@ -8,6 +8,7 @@ from sparkfleet.planner.capacity.kv_disk import clash
 from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.engine_args.user_overrides import misread
+from sparkfleet.planner.place.context_split import context_split_fault
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Fleet
 from sparkfleet.planner.place.weight_containers import ONE_NODE
 from sparkfleet.planner.types.plan import Rejection
@@ -57,17 +58,19 @@ def unwanted(case: VariantCase) -> Rejection | None:
     return None
 
 
-def impossible_split(wanted: Parallel, checkpoint: Checkpoint) -> str:
-    """Reason why no fleet can split a model as a deployment asks; "" if one may."""
+def impossible_split(wanted: Parallel, checkpoint: Checkpoint, most: int = GROUP_SIZES[-1]) -> str:
+    """Reason why no fleet can split a model as a deployment asks; "" if one may. `most`: ranks, if TP is left open."""
     ranks, layers = (wanted.tp or 1) * (wanted.pp or 1), sum(group.layers for group in checkpoint.layers)
-    if checkpoint.gguf is not None and (ranks > 1 or (wanted.ep or 1) > 1):
+    if checkpoint.gguf is not None and max(ranks, wanted.ep or 1, wanted.dcp or 1) > 1:
         return ONE_NODE
     if ranks not in GROUP_SIZES:
         sizes = f"{', '.join(map(str, GROUP_SIZES[:-1]))} or {GROUP_SIZES[-1]}"
         return f"TP times PP is {ranks}; a group has {sizes} nodes"
     if (wanted.pp or 1) > layers:
         return f"PP={wanted.pp} needs as many layers; the model has {layers}"
-    return _impossible_experts(wanted.ep or 1, wanted.tp, checkpoint.experts)
+    return _impossible_experts(wanted.ep or 1, wanted.tp, checkpoint.experts) or _impossible_context(
+        wanted, checkpoint, most
+    )
 
 
 def _impossible_experts(ep: int, tp: int | None, experts: int) -> str:
@@ -78,6 +81,13 @@ def _impossible_experts(ep: int, tp: int | None, experts: int) -> str:
     if ep != (tp or ep):
         return f"EP={ep} with TP={tp}: EP is 1 or as large as TP"
     return f"EP={ep} does not divide the {experts} experts of a layer" if experts % ep else ""
+
+
+def _impossible_context(wanted: Parallel, checkpoint: Checkpoint, most: int) -> str:
+    """Reason why no number of ranks can share a KV cache as the deployment sets; that of the most, if TP is left open."""
+    degrees = (wanted.tp,) if wanted.tp else [size for size in GROUP_SIZES if size <= most]
+    faults = [context_split_fault(checkpoint, tp, wanted.dcp or 1) for tp in degrees]
+    return faults[-1] if faults and all(faults) else ""
 
 
 def _license_rule(checkpoint: Checkpoint) -> Rule | None:

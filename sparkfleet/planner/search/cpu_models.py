@@ -157,6 +157,11 @@ def misfit(spec: Deployment, variant: Variant, fleet: Fleet, model: EmbeddedMode
         return wanted(
             "kv_disk", "vLLM keeps KV on the disk from a GPU only; leave it out for engines on the CPU"
         )
+    if variant.parallel is not None and (variant.parallel.dcp or 1) > 1:
+        return wanted(
+            "parallel",
+            "the CPU attention of vLLM cannot join parts of a KV cache: `dcp` is for engines on a GPU; leave it out",
+        )
     if model is not None:
         words = _lacks(spec, variant, model)
         if words:

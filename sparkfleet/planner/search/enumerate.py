@@ -127,7 +127,7 @@ class ProposalEnumerator:
     def apart(self, kind: NodeKind) -> Iterator[SuggestedPlacement]:
         """The pinned shape on as many nodes of a kind as it needs, were they linked."""
         wanted = self._case.variant.parallel or Parallel()
-        ranks = (wanted.tp or 1) * (wanted.pp or 1)
+        ranks = (wanted.tp or wanted.dcp or 1) * (wanted.pp or 1)
         for split in (
             splits_for(self._case.variant, self._case.predictor, ranks) if ranks in GROUP_SIZES else ()
         ):
@@ -231,12 +231,15 @@ class ProposalEnumerator:
 
     def _no_site(self) -> Rejection:
         wanted = self._case.variant.parallel
-        asked = f"TP={wanted.tp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
+        asked = f"TP={wanted.tp or wanted.dcp or 1} PP={wanted.pp or 1}" if wanted else "any shape"
+        asked += f" DCP={wanted.dcp}" if wanted and wanted.dcp else ""
         nodes = self._case.variant.nodes
         among = f" among {', '.join(nodes)}" if nodes else ""
-        ranks = (wanted.tp or wanted.ep or 1) * (wanted.pp or 1) if wanted else 1
+        ranks = (wanted.tp or wanted.ep or wanted.dcp or 1) * (wanted.pp or 1) if wanted else 1
         count = len(nodes or self._case.fleet.nodes)
-        if wanted is not None and (mistake := impossible_split(wanted, self._case.predictor.checkpoint)):
+        if wanted is not None and (
+            mistake := impossible_split(wanted, self._case.predictor.checkpoint, max(1, count))
+        ):
             return Rejection(what=asked, reason=mistake, why="wanted")
         reason = (
             f"needs {ranks} linked nodes{among}; {count} available"

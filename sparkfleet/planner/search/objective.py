@@ -158,7 +158,8 @@ def is_measured(case: VariantCase, proposal: Proposal, *, exactly: bool = False)
     wanted = proposal.speculation
     method = speed_method(wanted.method)
     return any(
-        (one.engine, one.tp, one.pp) == (proposal.engine, proposal.split.tp, proposal.split.pp)
+        (one.engine, one.tp, one.pp, one.dcp)
+        == (proposal.engine, proposal.split.tp, proposal.split.pp, proposal.split.dcp)
         and speed_method(one.method) == method
         and (not exactly or one.k == wanted.tokens)
         for one in case.predictor.measurements

@@ -21,6 +21,7 @@ from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.deployment_planner import plan_deployment
 from sparkfleet.planner.search.planning_context import PlanningContext
 from sparkfleet.planner.search.rung_builder import nodes_and_bytes_of
+from sparkfleet.planner.search.shared_kv import shared_kv
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, InfeasibleDeployment, Plan
 from sparkfleet.specs.deployment import Deployment, drafts_of
@@ -219,10 +220,11 @@ def _reaching(
         return group
     variant, _ = take_over(variant)
     nodes, taken = nodes_and_bytes_of(group)
-    most = reached(
-        VariantCase(spec, variant, predictor, planning.fleet), choice, ledger.shared(nodes).plus(taken)
-    )
+    case, room = VariantCase(spec, variant, predictor, planning.fleet), ledger.shared(nodes).plus(taken)
+    most = reached(case, choice, room)
     prediction = choice.prediction.model_copy(update=most)
+    choice = choice.model_copy(update={"prediction": prediction})
+    prediction = prediction.model_copy(update={"shared_kv": shared_kv(case, choice, room)})
     return group.model_copy(
         update={"ladder": (choice.model_copy(update={"prediction": prediction}), *group.ladder[1:])}
     )

@@ -56,8 +56,7 @@ def _as_it_runs(case: VariantCase, running: Sequence[GroupPlan]) -> Iterator[Var
     yield case
     splits = {group.choice.candidate.shape.split for group in running}
     if variant.replicas is not None and variant.parallel is None and len(splits) == 1:
-        tp, pp, ep = splits.pop()
-        parallel = Parallel(tp=tp, pp=pp, ep=ep)
+        parallel = Parallel.model_validate(splits.pop()._asdict())
         yield replace(case, variant=variant.model_copy(update={"parallel": parallel}))
 
 

@@ -16,6 +16,7 @@ from sparkfleet.planner.capacity.headroom import STEP, bisect
 from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, quant_of, size_proposal
 from sparkfleet.planner.engine_args.engine_args import LIMITS
+from sparkfleet.planner.place.context_split import kv_copies
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Pool, SiteClass, link_id
 from sparkfleet.planner.place.stacks import Stack, splits_for
 from sparkfleet.planner.rules.judgement import without_flags
@@ -65,6 +66,7 @@ def nearest(
         return ()
     return (
         *_unlimited(case, places, holds),
+        *_sharing(case, places, holds),
         *_fewer(case, places, holds),
         *_shorter(case, places, holds),
         *_wider(case, places, kinds),
@@ -108,6 +110,21 @@ def _unlimited(case: VariantCase, places: Sequence[SuggestedPlacement], holds: H
     free = replace(case, variant=case.variant.model_copy(update={"engine_args": without_flags(args, named)}))
     if named and _fits(free, places, holds):
         yield f"leave {' and '.join(named)} out of engine_args"
+
+
+def _sharing(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+    """The splits whose ranks would have room if they shared the KV cache that each keeps a copy of."""
+    for place in places:
+        split = place.proposal.split
+        copies = kv_copies(case.predictor.checkpoint, split.tp)
+        if copies == 1 or split.dcp > 1:
+            continue
+        proposal = place.proposal._replace(split=split._replace(dcp=copies))
+        if _fits(case, [place._replace(proposal=proposal)], holds):
+            undrafted = "none" == proposal.speculation.method != case.variant.speculation.method
+            drafts = ", `speculation: none`" if undrafted else ""
+            yield f"fits with `parallel: {{tp: {split.tp}, dcp: {copies}}}`{drafts} (ranks share one KV cache)"
+            return
 
 
 def _fewer(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:

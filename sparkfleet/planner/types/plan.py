@@ -36,11 +36,12 @@ class GroupShape(Value):
     tp: int = 1
     pp: int = 1
     ep: int = 1
+    dcp: int = 1
 
     @property
     def split(self) -> Split:
         """The split without its nodes."""
-        return Split(self.tp, self.pp, self.ep)
+        return Split(self.tp, self.pp, self.ep, self.dcp)
 
     @property
     def ranks(self) -> int:

@@ -79,3 +79,47 @@ def test_a_head_has_the_kv_of_its_layers() -> None:
         assert draft_kv_bytes(shape, run.model_copy(update={"method": method})) == 0
     fixed = demand(shape, run.model_copy(update={"method": "mtp", "k": 3, "kv_pool": 8e9}))
     assert fixed.of(MemoryUse.DRAFT_KV) == 0  # it lies in the pool
+
+
+class TestShared:
+    """Decode context parallelism: ranks keep one KV cache, split by tokens."""
+
+    def test_latents_are_split_by_tokens(self) -> None:
+        shape = model("zai-org/GLM-5.2", "fp8")
+        one = MemoryConfig(tp=4, context=300_000, concurrency=2)
+        shares = [kv_bytes(shape, one.model_copy(update={"dcp": dcp})) for dcp in (1, 2, 4)]
+        assert shares == pytest.approx([shares[0], shares[0] / 2, shares[0] / 4])
+
+    def test_the_published_pools_hold_what_they_are_predicted_to(self) -> None:
+        """0xdfi/glm-5.2-dgx-spark-vllm027, docs/how-it-works.md: bytes of each rank for one request, its head included."""
+        shape = model("zai-org/GLM-5.2", "fp8")
+        for dcp, context, pool in (
+            (1, 320_000, 10_232_320_000),
+            (2, 500_000, 7_995_534_848),
+            (4, 500_000, 3_998_790_656),
+            (4, 1_000_000, 7_995_534_848),
+        ):
+            run = MemoryConfig(tp=4, dcp=dcp, context=context, kv_bytes=0.5625, method="mtp", k=5)
+            assert kv_bytes(shape, run) + draft_kv_bytes(shape, run) == pytest.approx(pool, rel=0.03)
+
+    def test_heads_that_are_copied_are_split_by_tokens_and_states_are_not(self) -> None:
+        shape = model("Qwen/Qwen3.6-35B-A3B", "fp8")  # two KV heads, and linear layers
+        plain, shared = (MemoryConfig(tp=4, dcp=dcp, context=131_072) for dcp in (1, 2))
+        assert kv_bytes(shape, shared) == pytest.approx(kv_bytes(shape, plain) / 2, rel=0.05)  # whole blocks
+        assert state_bytes(shape, shared) == state_bytes(shape, plain)
+        assert block_tokens(shape, shared) == block_tokens(shape, plain)
+
+    def test_windows_stay_whole(self) -> None:
+        shape = model("openai/gpt-oss-120b", "mxfp4")
+        plain, shared = (MemoryConfig(tp=8, dcp=dcp, context=131_072) for dcp in (1, 2))
+        kept = kv_bytes(shape, plain) - kv_bytes(shape, shared)
+        full = shape.layers.kv_elements / 8 * 131_072
+        assert kept == pytest.approx(full / 2)
+
+    @pytest.mark.parametrize(("method", "share"), [("mtp", 0.25), ("dflash", 1.0)])
+    def test_a_head_shares_with_its_model_and_a_drafter_of_its_own_does_not(
+        self, method: str, share: float
+    ) -> None:
+        shape = model("zai-org/GLM-5.2", "fp8")
+        plain, shared = (MemoryConfig(tp=4, dcp=dcp, context=65_536, method=method, k=3) for dcp in (1, 4))
+        assert draft_kv_bytes(shape, shared) == pytest.approx(share * draft_kv_bytes(shape, plain))

@@ -73,7 +73,7 @@ def test_llama_cpp_without_a_gguf_is_refused_with_one(sparks, plan, ask, model, 
     assert reason.reason.endswith(named)
 
 
-@pytest.mark.parametrize("parallel", [{"tp": 2}, {"pp": 2}, {"ep": 2}])
+@pytest.mark.parametrize("parallel", [{"tp": 2}, {"pp": 2}, {"ep": 2}, {"dcp": 2}])
 def test_it_is_not_split_over_nodes(sparks, plan, ask, parallel):
     reasons = [one.reason for one in refusal(plan, sparks(2), ask(GPT_OSS, parallel=parallel)).rejected]
     assert any(reason.startswith("llama.cpp serves on one node") for reason in reasons)

@@ -99,7 +99,7 @@ def test_a_group_that_stays_is_not_named_as_one_that_goes(sparks, plan, ask):
     first, second = both.groups
     other = both.model_copy(update={"groups": (second, second)})
     before, after = (
-        f"nodes {one.choice.candidate.shape.nodes[0]}, tp 1, pp 1, ep 1" for one in (first, second)
+        f"nodes {one.choice.candidate.shape.nodes[0]}, tp 1, pp 1, ep 1, dcp 1" for one in (first, second)
     )
     fields = compare(spec, other, (spec, both)).fields
     assert [one for one in fields if "shape" in one] == [f"plan.shape: {before} → {after}"]

@@ -45,6 +45,18 @@ def test_a_deployment_whose_nodes_are_all_drained_is_refused_with_the_command_th
         ("Qwen/Qwen3-30B-A3B", {"tp": 4, "ep": 2}, "EP=2 with TP=4: EP is 1 or as large as TP"),
         ("Qwen/Qwen3-30B-A3B", {"ep": 3}, "EP=3 does not divide the 128 experts of a layer"),
         ("Qwen/Qwen3-30B-A3B", {"ep": 2}, ""),
+        ("Qwen/Qwen3-30B-A3B", {"tp": 8, "dcp": 2}, ""),
+        ("Qwen/Qwen3-30B-A3B", {"dcp": 2}, ""),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {"dcp": 4},
+            "DCP=4 is more than the 2 copies that TP=8 makes of 4 KV heads",
+        ),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {"tp": 4, "dcp": 2},
+            "DCP=2 shares copies of a KV cache: TP=4 splits its 4 heads, and no rank keeps a copy",
+        ),
     ],
 )
 def test_a_split_that_no_fleet_can_make_is_explained(model, parallel, reason):

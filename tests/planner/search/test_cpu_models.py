@@ -251,3 +251,10 @@ def test_built_in_models_are_known_by_their_recipes():
     with pytest.raises(SpecError, match="nope") as error:
         builtin_model("builtin:nope")
     assert "tiny-moe" in error.value.do
+
+
+def test_no_cpu_attention_joins_parts_of_a_kv_cache(cpu_node, ask):
+    with pytest.raises(Infeasible) as error:
+        plan_on(ask("builtin:tiny", parallel={"dcp": 2}), [cpu_node()])
+    assert "`dcp` is for engines on a GPU" in error.value.means
+    assert plan_on(ask("builtin:tiny", parallel={"dcp": 1}), [cpu_node()]).groups

@@ -11,6 +11,7 @@ from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
+from sparkfleet.planner.report.explain.shared_kv import shared_kv_lines
 from sparkfleet.planner.report.explain.start_lines import start_lines, start_part_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
@@ -71,6 +72,7 @@ def _group_lines(
     lines += _speed_lines(first, count)
     lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
+    lines += shared_kv_lines(first)
     lines += _settings_lines(first)
     lines += lines_of("warning", *first.notes)
     lines += _image_lines(first.candidate)
