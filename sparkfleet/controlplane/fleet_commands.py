@@ -12,7 +12,7 @@ from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import UnloadDeployment
-from sparkfleet.controlplane.policy.memory_claims import starts_again
+from sparkfleet.controlplane.policy.start_choice import startable
 from sparkfleet.controlplane.policy.state_after import pending_after
 from sparkfleet.controlplane.state.demand_cache import LOAD_S
 from sparkfleet.controlplane.state.desired import Desired
@@ -102,7 +102,7 @@ class FleetCommands:
         """
         desired = self._on_demand(name)
         state = self._fleet.state()
-        if state.has_given_up(desired) and not starts_again(state, desired):
+        if startable(state, desired) is None:
             raise ControlError(
                 f"{name} did not start the last time.",
                 do=f"`sparkfleet describe {name}` shows the reason; `sparkfleet apply FILE --retry` tries again.",

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.last_served import to_bring_back
-from sparkfleet.controlplane.policy.memory_claims import starts_again
 from sparkfleet.controlplane.policy.on_demand_use import on_demand_uses
+from sparkfleet.controlplane.policy.start_choice import loadable, startable, to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.desired import Desired
@@ -175,11 +174,8 @@ class GatewayControl:
             fleet.apps,
             state.reports,
             fleet.reports.fresh(),
-            failed={
-                name
-                for name, one in state.applied.items()
-                if state.has_given_up(one) and not starts_again(state, one)
-            },
+            failed={name for name, one in state.applied.items() if state.has_given_up(one)},
+            startable=dict(_startable(state)),
             published=self._publisher.published(),
             passed={name: _passed(state, one) for name, one in state.applied.items()},
             running=running or {},
@@ -205,7 +201,27 @@ def _unloaded(state: FleetState) -> Iterator[tuple[str, str]]:
         if demand is not None and demand.waiting_since is not None:
             yield name, state.pending.recorded.get(f"{name}/g{one.generation}", "it is about to start")
         else:
-            yield name, "; ".join(filter(None, (ended, "its next request starts it")))
+            starts = "its next request starts it"
+            choice = next(iter(loadable(state, one)), None)
+            if choice is not None and choice.generation is not one:
+                served = f"generation {choice.generation.generation}, which served before"
+                starts = f"its next request starts {served}: {_did_not_start(one)}"
+            yield name, "; ".join(filter(None, (ended, starts)))
+
+
+def _startable(state: FleetState) -> Iterator[tuple[str, int]]:
+    """Deployments on demand with a group that is given up, each with the generation that serves requests all the same."""
+    for name, one in state.applied.items():
+        generation = startable(state, one) if one.spec.on_demand and state.has_given_up(one) else None
+        if generation is not None:
+            yield name, generation
+
+
+def _did_not_start(desired: Desired) -> str:
+    return (
+        f"generation {desired.generation} did not start; `sparkfleet describe {desired.name}` shows the reason,"
+        " `sparkfleet apply FILE --retry` tries it again"
+    )
 
 
 def _passed(state: FleetState, desired: Desired) -> tuple[tuple[str, ...], ...]:

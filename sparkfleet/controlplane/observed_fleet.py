@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
+from sparkfleet.controlplane.policy.memory_claims import waits_for_long
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
 from sparkfleet.controlplane.state.demand_cache import DemandCache
@@ -183,7 +184,12 @@ class ObservedFleet:
             pending=self.pending,
             paused=self.paused,
         )
-        failed = filter(state.has_given_up, state.to_run.values())
+        now = self.clocks()
+        failed = [
+            one
+            for one in state.applied.values()
+            if state.has_given_up(one) or (one.spec.on_demand and waits_for_long(state, one, now))
+        ]
         served = {one.name: self.store.deployments.last_served(one) for one in failed}
         return replace(state, last_served={name: one for name, one in served.items() if one is not None})
 

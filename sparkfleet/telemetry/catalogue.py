@@ -46,7 +46,7 @@ BOUNDS = ("low", "mid", "high")
 """Values of `bound`: the error band of a prediction."""
 PLACES = ("root", "home", "hub", "tmp", "shm")
 """Values of `place`: directories of a node (`hostfacts/disk.py`)."""
-UNLOADS = ("unused", "other", "no_memory", "person")
+UNLOADS = ("unused", "other", "no_memory", "no_node", "person")
 """Values of `reason`: ends of deployments on demand."""
 START_PHASES = ("preparing", "starting", "loading", "compiling", "warming", "up", "probing")
 """Values of `phase`: phases of a start; `starting` is the time before the engine's log shows one."""
@@ -65,7 +65,8 @@ LABELS: dict[str, str] = {
     "cause": "Cause of a failure: known, memory, port, missing, flag, away, tool, transient, unknown.",
     "phase": f"Phase of a start: {', '.join(START_PHASES)}.",
     "reason": "Reason for the end of a deployment on demand: unused (its `idle` has passed), other (another one needed its"
-    " memory), no_memory (its own was not free), person (`unload`).",
+    " memory), no_memory (its own was not free), no_node (it needs one that does not come back or is drained), person"
+    " (`unload`).",
     "reading": "Reading of the canary: text_perplexity, own_perplexity, own_agreement, accepted_share.",
     "bound": "Bound of a prediction's error band: low, mid, high.",
     "provenance": "Provenance of a prediction: measured, calibrated, modelled, unknown.",

@@ -44,6 +44,34 @@ def test_its_first_request_starts_it_and_it_ends_when_nobody_uses_it(fleet):
     assert fleet.deployment("tiny")["state"] == "ready"
 
 
+@pytest.mark.full
+def test_an_edit_that_does_not_start_leaves_its_requests_to_the_generation_before(fleet):
+    """The requests that wait included; each later load starts that one, until the edit is mended."""
+    serve_tiny(fleet)
+    served = on_demand("late", 5061, "memory: 256 MiB\n")
+    fleet.apply(fleet.write("late.yaml", served))
+    assert fleet.chat("Hello", "late").strip()
+    fleet.ok("unload", "late")
+    broken = fleet.write("late.yaml", served.replace('"--start-s"', '"--no-such-option", "--start-s"'))
+    assert "late is on demand" in fleet.apply(broken)
+    assert fleet.chat("Hello", "late").strip()
+    assert "generation 2 did not start; generation 1 serves" in fleet.ok("status")
+    assert "No change: late is loaded" in fleet.ok("load", "late")
+    fleet.ok("unload", "late")
+    found = fleet.deployment("late")
+    assert (found["state"], found["instead"]) == ("unloaded", 1)
+    assert "its next request starts generation 1, which served before" in found["detail"]
+    assert "refused its arguments" in " ".join(fleet.ok("describe", "late").split())
+    fleet.ok("load", "late")
+    assert [one["generation"] for one in fleet.deployment("late")["groups"] if one["phase"] == "ready"] == [1]
+    code, _, errors = fleet.run("apply", "--yes", "--retry", broken)
+    assert (code, "generation 3 did not start; generation 1 serves" in errors) == (1, True), errors
+    mended = served.replace('"--itl-ms", "5"', '"--itl-ms", "6"')
+    fleet.apply(fleet.write("late.yaml", mended))
+    assert state(fleet, "late") == "ready"
+    fleet.ok("delete", "--yes", "late")
+
+
 class Memory:
     """The memory of spark1, of which each engine that runs there holds as much as its deployment declares."""
 

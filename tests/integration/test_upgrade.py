@@ -9,6 +9,7 @@ import pytest
 import yaml
 from asking import Asking
 from node_environment import node_environment
+from on_demand_spec import on_demand
 from pair_fleet import NODES
 
 pytestmark = [pytest.mark.full, pytest.mark.any_engine]
@@ -122,3 +123,37 @@ def test_a_release_that_does_not_start_gives_way_to_the_former_one(served):
     served.until(lambda: served.run("ask", "tiny", "What is a rail?")[0] == 0, timeout=60)
     assert pids(served) == before
     assert {node: watchdogs(served, node) for node in NODES} == {node: {former} for node in NODES}
+
+
+def test_what_is_on_demand_starts_again_with_a_request_also_if_its_edit_did_not_start(pair):
+    """Of the second one the generation before serves, under the other release and the former one."""
+    for name in [one["name"] for one in pair.deployments()]:
+        pair.ok("delete", "--yes", name)
+    files = {
+        name: on_demand(name, port, f"memory: 256 MiB\nnodes: [{node}]\n")
+        for name, port, node in (("one", 5065, "spark1"), ("two", 5066, "spark2"))
+    }
+    for name, text in files.items():
+        pair.apply(text, f"{name}.yaml")
+        assert pair.chat(name).strip()
+    pair.ok("unload", "one")
+    pair.apply(files["one"].replace('"--start-s"', '"--no-such-option", "--start-s"'), "one.yaml")
+    python = other_release(pair, "on-demand")
+    former = run_from(pair, python)
+    try:
+        for options in ((), ("--force",)):
+            assert pair.chat("one").strip()
+            assert pair.chat("two").strip()
+            found = {one["name"]: one for one in pair.deployments()}
+            assert "generation 2 did not start; generation 1 serves" in found["one"]["detail"]
+            done = json.loads(pair.ok("upgrade", "--yes", "--json", *options))
+            assert (done["changed"], done["not_kept"]) == (True, []), done
+            found = {one["name"]: (one["state"], one["instead"]) for one in pair.deployments()}
+            assert found == {"one": ("unloaded", 1), "two": ("unloaded", None)}
+            run_from(pair, former)
+    finally:
+        run_from(pair, former)
+        pair.ok("upgrade", "--yes", "--force")
+    for name in files:
+        assert pair.chat(name).strip()
+    assert [len(pair.engines(node)) for node in NODES] == [1, 1], "those of before have ended"

@@ -143,7 +143,8 @@ async def _keep(session: Session, prepared: PreparedApply, client: FleetClient, 
     if starting and not wait:
         console.print(f"Not ready yet: {', '.join(starting)}. `sparkfleet status` shows the progress.")
     console.print(f"No change. {session.endpoint.words(client)}")
-    return Exit.ERROR if any(one.state == "failed" for one in settled.values()) else Exit.DONE
+    failed = any(one.state == "failed" or one.instead is not None for one in settled.values())
+    return Exit.ERROR if failed else Exit.DONE
 
 
 async def confirm_and_carry_out(
@@ -169,7 +170,7 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
     from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 
     for deployment in settled.values():
-        if deployment.state == "failed":
+        if deployment.state == "failed" or deployment.instead is not None:
             errors.print(f"{deployment.name} failed: {deployment.detail}")
             for line in failed_lines(deployment):
                 errors.print(f"  {line}", markup=False)
@@ -177,7 +178,7 @@ def print_outcome(settled: Mapping[str, DeploymentStatus]) -> None:
                 f"  Details: `sparkfleet describe {deployment.name}`, `sparkfleet logs {deployment.name}`."
             )
             errors.print(f"  {RETRY}")
-        if deployment.state == "unloaded":
+        elif deployment.state == "unloaded":
             console.print(f"{deployment.name} is on demand: {deployment.detail}", markup=False)
         several = deployment.plan is not None and len(deployment.plan.groups) > 1
         for group in deployment.groups:

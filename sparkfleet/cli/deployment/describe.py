@@ -62,7 +62,8 @@ def _show(described: DescribedDeployment) -> None:
     for line in indented(f"{deployment.name}   {deployment.state}   {deployment.detail}", "", "    "):
         console.print(line, markup=False)
     console.print(f"  generation {deployment.generation}, applied by {deployment.who} at {since}")
-    for line in (*failed_lines(deployment), RETRY) if deployment.state == "failed" else ():
+    did_not_start = deployment.state == "failed" or deployment.instead is not None
+    for line in (*failed_lines(deployment), RETRY) if did_not_start else ():
         for each in indented(line, "  ", "    "):
             console.print(each, markup=False)
     if deployment.plan is not None:

@@ -7,7 +7,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, NameArgument, open_session, run
 from sparkfleet.cli.output import console
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.deployments.load import load_deployment, unload_deployment
+from sparkfleet.fleet.deployments.load import load_deployment, serves, unload_deployment
 from sparkfleet.fleet.session import Session
 
 
@@ -28,7 +28,7 @@ async def _load(name: str, session: Session) -> int:
         console.print(f"No change: {name} is loaded.")
         return Exit.DONE
     print_outcome({name: status})
-    return Exit.ERROR if status.state == "failed" else Exit.DONE
+    return Exit.DONE if serves(status) else Exit.ERROR
 
 
 async def _unload(name: str, session: Session) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.group.group_name import GroupKey
 
-UnloadKind = Literal["unused", "other", "no_memory", "person"]
+UnloadKind = Literal["unused", "other", "no_memory", "no_node", "person"]
 """Reasons for the end of a deployment on demand, as the metrics have them."""
 
 

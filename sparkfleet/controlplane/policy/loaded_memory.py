@@ -9,6 +9,7 @@ from sparkfleet.controlplane.policy.rolling_update import RollingUpdate
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.report import GroupPhase
 
 
 def loaded(state: FleetState) -> list[Desired]:
@@ -48,6 +49,7 @@ def held_memory(state: FleetState, desired: Desired, *, ending: bool = False) ->
             and not state.standing(group).given_up
             and group not in state.pending.waiting
             and not state.is_barred(group)
+            and not _has_stopped(state, group)
         ]
         found = added(found, middle_needs(state, one, holding))
     return found
@@ -68,6 +70,12 @@ def given_back(state: FleetState, needs: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
+def _has_stopped(state: FleetState, group: GroupKey) -> bool:
+    """True if the engines of a group that ends have given their memory back: it is free, and counts once."""
+    report = state.report(group)
+    return report is not None and report.phase is GroupPhase.STOPPED
+
+
 def _replaced_memory(state: FleetState, name: str) -> dict[str, int]:
     """Bytes on each node that groups of a deployment give back which end and are no longer desired.
 
@@ -76,8 +84,10 @@ def _replaced_memory(state: FleetState, name: str) -> dict[str, int]:
     desired, found = state.applied.get(name), dict[str, int]()
     if name in state.to_run and RollingUpdate(state, state.to_run[name]).missing:
         return found
+    served = state.last_served.get(name) if name not in state.to_run else None
+    counted = {group for one in (desired, served) if one is not None for group in one.groups}
     for group, rung in state.ending.items():
-        if group[0] == name and (desired is None or group not in desired.groups):
+        if group[0] == name and group not in counted and not _has_stopped(state, group):
             nodes = rung.candidate.shape.nodes
             found = added(found, dict.fromkeys(nodes, int(rung.prediction.memory_bytes_per_rank.mid)))
     return found

@@ -31,19 +31,30 @@ def _count_lost(
     runs = app is not None and app.status != "retiring" and group[0] in state.to_run
     if desired is None and (runs or (serves_again and app is None)):
         return count_lost_older(state, group, diagnosis)
-    waits = state.applied.get(group[0]) if group[0] not in state.to_run else None
-    if waits is not None and group in waits.groups and not state.standing(group).given_up:
-        # On demand, and unloaded since Ray has ended: counted, or each of its requests would take the node down again.
-        ended = EndAttempt(group=group, reason="it starts with its next request")
-        return [*step_down(state, waits, group, diagnosis, GAVE_UP), ended]
     if desired is None or state.standing(group).given_up:
-        return [EndAttempt(group=group, reason="it is not started any more")]
+        return _count_unloaded(state, group, diagnosis) or [
+            EndAttempt(group=group, reason="it is not started any more")
+        ]
     if app is not None and not _is_under_way(state, app):
         return []
     taken = step_down(state, desired, group, diagnosis, GAVE_UP)
     if app is None or not any(isinstance(action, NextRung) for action in taken):
         return taken  # Serve restarts it by itself at the same rung
     return [*taken, restart(after(state, taken, now), desired, group, diagnosis.summary)]
+
+
+def _count_unloaded(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> list[Action]:
+    """Counts the lost start of a group on demand that is unloaded since Ray has ended: else each of its requests would take
+    the node down again. Empty for any other group."""
+    waits, served = state.applied.get(group[0]), state.last_served.get(group[0])
+    if waits is None or group[0] in state.to_run or state.standing(group).given_up:
+        return []
+    ended = EndAttempt(group=group, reason="it starts with its next request")
+    if group in waits.groups:
+        return [*step_down(state, waits, group, diagnosis, GAVE_UP), ended]
+    if served is not None and group in served.groups:
+        return [*count_lost_older(state, group, diagnosis), ended]
+    return []
 
 
 def _is_under_way(state: FleetState, app: App) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.rolling_update import Grants, RollingUpdate, rolling_updates
+from sparkfleet.controlplane.policy.start_choice import to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
@@ -159,13 +160,23 @@ def added(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def about_to_start(state: FleetState) -> list[dict[str, int]]:
-    """Needs of groups of loaded deployments on demand that have no application yet, or have to be deployed again."""
+def about_to_start(state: FleetState, without: str = "") -> list[dict[str, int]]:
+    """Needs of groups of loaded deployments on demand that have no application yet, or have to be deployed again.
+
+    Args:
+        without: a deployment to leave out.
+    """
     there = {app.group: app.status for app in state.apps}
-    return [
+    again = [
+        needed(state, served, [group])
+        for served, groups in to_bring_back(state)
+        if state.to_run[served.name].spec.on_demand and served.name != without
+        for group in groups
+    ]
+    return again + [
         needed(state, one, [group])
         for one in state.to_run.values()
-        if one.spec.on_demand
+        if one.spec.on_demand and one.name != without
         for group in one.groups
         if there.get(group, "failed") in ("failed", "retiring") and not state.standing(group).given_up
         if not RollingUpdate(state, one).blockers(group)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sparkfleet.controlplane.policy.ladder import RETRIES, rung_without
+from sparkfleet.controlplane.policy.ladder import rung_without
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, added, needed, unblocked
 from sparkfleet.controlplane.policy.memory_retry import refused
-from sparkfleet.controlplane.policy.state import FleetState
+from sparkfleet.controlplane.policy.start_choice import StartChoice, loadable
+from sparkfleet.controlplane.policy.state import GONE_S, FleetState, Now
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.units import gib
@@ -19,6 +20,9 @@ class Claim:
     """A deployment that has to start, with the memory that it needs."""
 
     desired: Desired
+    """The generation to start: the desired one, or the last that served."""
+    groups: tuple[GroupKey, ...]
+    """Its groups that have to start."""
     needs: dict[str, int]
     """Bytes on each node, by the high end of the predicted band."""
     planned: dict[str, int]
@@ -34,8 +38,17 @@ def claims(state: FleetState, blocked: frozenset[str]) -> list[Claim]:
         blocked: nodes without which one on demand starts at a lower rung, if it has one.
     """
     return always_claims(state) + [
-        Claim(one, *needs_at_start(state, one, one.groups, blocked), since) for since, one in waiting(state)
+        claim_of(state, loadable(state, one)[0], since, blocked) for since, one in waiting(state)
     ]
+
+
+def claim_of(state: FleetState, choice: StartChoice, since: float, blocked: frozenset[str]) -> Claim:
+    """The claim of a generation of a deployment on demand. One that served before starts at the rungs at which it served."""
+    one, groups = choice
+    is_desired = state.applied[one.name] is one
+    return Claim(
+        one, groups, *needs_at_start(state, one, groups, blocked if is_desired else frozenset()), since
+    )
 
 
 def always_claims(state: FleetState) -> list[Claim]:
@@ -62,20 +75,17 @@ def waiting(state: FleetState) -> list[tuple[float, Desired]]:
     return [
         (since, one)
         for since, name in found
-        if (one := state.applied[name]).spec.on_demand
-        if not state.has_given_up(one) or starts_again(state, one)
+        if (one := state.applied[name]).spec.on_demand and loadable(state, one)
     ]
 
 
-def starts_again(state: FleetState, desired: Desired) -> bool:
-    """True if a deployment on demand that was given up was only refused its memory: its next request starts it again."""
-    given_up = [one for one in map(state.standing, desired.groups) if one.given_up]
-    return (
-        desired.spec.on_demand
-        and not state.is_loaded(desired)
-        and bool(given_up)
-        and all(0 < one.refused <= RETRIES for one in given_up)
-    )
+def waits_for_long(state: FleetState, desired: Desired, now: Now) -> bool:
+    """True if a request has waited for the start of a deployment that is not loaded for as long as one waits for a node that
+    is away."""
+    demand = state.demand.get(desired.name)
+    if demand is None or demand.waiting_since is None or state.is_loaded(desired):
+        return False
+    return now.steady - demand.waiting_since >= GONE_S
 
 
 def missing_on_demand(state: FleetState) -> list[tuple[Desired, list[GroupKey]]]:
@@ -131,6 +141,6 @@ def needs_at_start(
     return needs, planned
 
 
-def _always(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> Claim:
+def _always(state: FleetState, desired: Desired, groups: Sequence[GroupKey]) -> Claim:
     needs = needed(state, desired, groups)
-    return Claim(desired, needs, needs, None)
+    return Claim(desired, tuple(groups), needs, needs, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, GiveUp, RestartGroup, TryAgain
 from sparkfleet.controlplane.policy.fallback import CIRCLE, RESTARTS, is_in_circle, is_open
-from sparkfleet.controlplane.policy.ladder import TRIES
+from sparkfleet.controlplane.policy.ladder import RETRIES, TRIES
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
@@ -34,16 +34,25 @@ def _end(state: FleetState, now: Now, desired: Desired, app: App) -> list[Action
         if (again := _after_tool(state, now, app)) is not None:
             return again
         # Serve does not restart it, and a group that waits for memory waits for its end.
-        why = f"it has failed, and {_newest_words(state, desired)}"
-        return _end_for_good(state, app.group, why) if state.has_given_up(desired) else []
+        return _end_failed(state, desired, app, "it has failed, and ") if state.has_given_up(desired) else []
     if state.may_serve(app):
         return []
     if standing.given_up:
         return [EndGroup(group=app.group, reason="it is given up")]
-    if not (why := _over_limit(app, standing, now)):
-        return []
-    words = f"{why}, so it is not started again; {_newest_words(state, desired)}"
-    return _end_for_good(state, app.group, words)
+    why = _over_limit(app, standing, now)
+    return _end_failed(state, desired, app, f"{why}, so it is not started again; ") if why else []
+
+
+def _end_failed(state: FleetState, desired: Desired, app: App, why: str) -> list[Action]:
+    """Gives an older group up. One on demand that was only refused its memory is loaded again, a few times.
+
+    Args:
+        why: begin of the reason, before the words about the newest generation.
+    """
+    refused, refusal = state.standing(app.group).refused, _refusal(state, app)
+    if desired.spec.on_demand and state.has_given_up(desired) and refusal and refused < RETRIES:
+        return _end_for_good(state, app.group, f"{refusal}; it waits for its turn again", refused + 1)
+    return _end_for_good(state, app.group, f"{why}{_newest_words(state, desired)}")
 
 
 def _after_tool(state: FleetState, now: Now, app: App) -> list[Action] | None:
@@ -60,6 +69,14 @@ def _after_tool(state: FleetState, now: Now, app: App) -> list[Action] | None:
     return [RestartGroup(group=app.group, nodes=nodes, reason=f"{diagnosis}; trying again", answers=True)]
 
 
+def _refusal(state: FleetState, app: App) -> str:
+    """The diagnosis of a group whose memory was not free at its start, before it took any; "" for any other."""
+    report = state.report(app.group)
+    diagnosis = report.diagnosis if report is not None and report.was_starting else None
+    is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
+    return str(diagnosis).rstrip(".") if is_refused else ""
+
+
 def count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -> list[Action]:
     """Counts a lost start of a group that serves until a newer one does: it has no ladder, and Serve would go on forever."""
     standing = state.standing(group)
@@ -68,14 +85,18 @@ def count_lost_older(state: FleetState, group: GroupKey, diagnosis: Diagnosis) -
     if tried.tries < TRIES:
         nodes = tuple(state.starts[group])  # known even if it has not reported to this controller yet
         return [TryAgain(group=group, standing=tried, nodes=nodes, reason=f"{summary}; trying again")]
-    why = f"{summary}, {TRIES} times; {_newest_words(state, state.to_run[group[0]])}"
+    why = f"{summary}, {TRIES} times; {_newest_words(state, state.applied[group[0]])}"
     return _end_for_good(state, group, why)
 
 
-def _end_for_good(state: FleetState, group: GroupKey, why: str) -> list[Action]:
-    """Gives an older group up, so that it is not brought back either, and ends it."""
+def _end_for_good(state: FleetState, group: GroupKey, why: str, refused: int = 0) -> list[Action]:
+    """Gives an older group up, so that it is not brought back either, and ends it.
+
+    Args:
+        refused: times it was refused its memory; one on demand is loaded again a few times.
+    """
     standing = state.standing(group)
-    given_up = standing.model_copy(update={"given_up": True})
+    given_up = standing.model_copy(update={"given_up": True, "refused": refused})
     found: list[Action] = [] if standing.given_up else [GiveUp(group=group, standing=given_up, reason=why)]
     if any(app.group == group for app in state.apps):
         found.append(EndGroup(group=group, reason=why))

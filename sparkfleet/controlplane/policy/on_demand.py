@@ -15,21 +15,18 @@ from collections.abc import Iterator, Mapping
 
 from sparkfleet.controlplane.policy.actions import (
     Action,
-    EndAttempt,
-    ForgetLoad,
+    GiveUp,
     KeepStanding,
     LoadDeployment,
-    UnloadDeployment,
-    UnloadKind,
     WaitForMemory,
 )
 from sparkfleet.controlplane.policy.claim_room import OTHERS_START, ClaimRoom
-from sparkfleet.controlplane.policy.ladder import RETRIES
-from sparkfleet.controlplane.policy.loaded_memory import given_back, held_memory, loaded, middle_needs
+from sparkfleet.controlplane.policy.loaded_memory import given_back, loaded, middle_needs
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, memory_waits
 from sparkfleet.controlplane.policy.memory_claims import (
     Claim,
     always_claims,
+    claim_of,
     claims,
     lack,
     missing_always,
@@ -37,14 +34,15 @@ from sparkfleet.controlplane.policy.memory_claims import (
     needs_at_start,
     obstacle,
     waiting,
+    waits_for_long,
 )
+from sparkfleet.controlplane.policy.start_choice import loadable, to_start
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.policy.state_after import after
+from sparkfleet.controlplane.policy.unloading import blocked, unload
 from sparkfleet.controlplane.state.desired import Desired
-from sparkfleet.errors import Cause
 from sparkfleet.group.group_name import GroupKey, short_name
-from sparkfleet.group.report import GroupPhase
-from sparkfleet.units import duration_words, gib
+from sparkfleet.units import gib
 
 
 def awaits_memory(state: FleetState) -> bool:
@@ -67,50 +65,18 @@ def changes_by_time(state: FleetState) -> bool:
     )
 
 
-def unload_unused(state: FleetState, now: Now) -> list[Action]:
-    """Unloads deployments that have had no request for as long as their `idle`, and those that were refused their memory."""
-    on_demand = {name for name, one in state.desired.items() if one.spec.on_demand}
-    gone = [
-        ForgetLoad(deployment=name, reason="it is no longer desired, or not on demand")
-        for name in (state.pending.loaded | state.pending.unloaded.keys()) - on_demand
-    ]
-    without_memory = [
-        _unload(one, "no_memory", "its memory was not free")
-        for one in loaded(state)
-        if _is_refused(state, one) or _is_crowded_out(state, now, one)
-    ]
-    unused = [
-        _unload(desired, "unused", f"no request for {duration_words(desired.spec.idle)}")
-        for desired in loaded(state)
-        if desired.spec.idle is not None
-        if unused_s(state, desired, now) >= desired.spec.idle
-    ]
-    return [*gone, *without_memory, *unused]
-
-
-def end_unloaded_starts(state: FleetState, now: Now) -> list[Action]:
-    """Ends start attempts of deployments that were unloaded meanwhile, once their nodes have answered in the same boot.
-
-    One that took a node down is counted before (`lost_starts`).
-    """
-    there, boots = {app.group for app in state.apps}, state.nodes.boots
-    nothing: Mapping[str, str] = {}
-    return [
-        EndAttempt(group=group, reason="it was unloaded before it was ready")
-        for group, begun in {**dict.fromkeys(state.pending.failed_at, nothing), **state.starts}.items()
-        if group[0] in state.applied and group[0] not in state.to_run and group not in there
-        if all(boots.get(node) and boot in ("", boots[node]) for node, boot in begun.items())
-    ]
-
-
 def load_requested(state: FleetState, now: Now) -> list[Action]:
     """Loads deployments for which requests wait, in the order of these, and unloads others to make room."""
     free, actions = FreeMemory(state), list[Action]()
     about_to = about_to_start(state)
-    for claim in claims(state, _blocked(state, now)):
+    for first in claims(state, blocked(state, now)):
+        claim = first
         while claim.since is not None and about_to:  # what is not on demand has the memory before them
             free.take(about_to.pop())
         found, keeps = _actions(state, now, claim, free)
+        if not keeps and (before := _served_before(state, now, claim)) is not None:
+            found, keeps = _instead(state, now, claim, before, free) or (found, keeps)
+            claim = before if keeps else claim
         state = after(state, found, now)
         if keeps:
             free.take(claim.needs)
@@ -129,11 +95,6 @@ def held_for_memory(state: FleetState, now: Now) -> frozenset[GroupKey]:
     return frozenset(held)
 
 
-def _blocked(state: FleetState, now: Now) -> frozenset[str]:
-    """Nodes without which a group starts at a lower rung, if it has one."""
-    return state.nodes.gone(now) | state.drained
-
-
 def _without_memory(
     state: FleetState, now: Now, free: FreeMemory
 ) -> list[tuple[Desired, list[GroupKey], str]]:
@@ -143,7 +104,7 @@ def _without_memory(
     """
     found = []
     for one, groups in missing_on_demand(state):
-        needs, planned = needs_at_start(state, one, groups, _blocked(state, now))
+        needs, planned = needs_at_start(state, one, groups, blocked(state, now))
         if lack := _lack(state, free, planned):
             found.append((one, groups, f"{' and '.join(map(short_name, groups))}: {lack}"))
         free.take(needs)
@@ -170,6 +131,42 @@ def _missing_groups_wait(state: FleetState, now: Now) -> Iterator[WaitForMemory]
             yield WaitForMemory(deployment=one.name, generation=one.generation, reason=reason)
 
 
+def _served_before(state: FleetState, now: Now, claim: Claim) -> Claim | None:
+    """The claim of the generation that served before, if the desired one lacks memory or a node, and was given up or has let
+    its requests wait for long. Not if it lacks a drained node, which is to be empty."""
+    desired = state.applied.get(claim.desired.name)
+    if claim.since is None or desired is not claim.desired or not state.drained.isdisjoint(claim.needs):
+        return None
+    is_given_up = all(state.standing(group).given_up for group in desired.groups)
+    if not is_given_up and not waits_for_long(state, desired, now):
+        return None
+    others = [one for one in loadable(state, desired) if one.generation is not desired]
+    return claim_of(state, others[0], claim.since, blocked(state, now)) if others else None
+
+
+def _instead(
+    state: FleetState, now: Now, claim: Claim, before: Claim, free: FreeMemory
+) -> tuple[list[Action], bool] | None:
+    """The load of the generation that served before, or the ends that it waits for; None if it cannot start either."""
+    found, keeps = _actions(state, now, before, free)
+    if not keeps:
+        return None
+    if not any(isinstance(one, LoadDeployment) for one in found):
+        return found, True
+    why = obstacle(state, claim) or lack(claim, free)
+    reason = f"{why}; generation {before.desired.generation}, which served before, starts instead"
+    given_up: list[Action] = [
+        GiveUp(
+            group=group,
+            standing=standing.model_copy(update={"given_up": True, "refused": max(1, standing.refused)}),
+            reason=reason,
+        )
+        for group in claim.groups
+        if not (standing := state.standing(group)).given_up
+    ]
+    return [*given_up, *found], True
+
+
 def _actions(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tuple[list[Action], bool]:
     """The load of a claim, or the ends that it waits for; and True if the memory that it needs is kept for it."""
     one = claim.desired
@@ -187,7 +184,7 @@ def _for_room(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tu
     """The same for a claim whose memory is not free, at least not by the high end of the predicted band."""
     room = ClaimRoom(state, now, claim, free)
     if room.is_under_way:
-        ends = (_unload(each, "other", f"it made room for {claim.desired.name}") for each in room.to_end)
+        ends = (unload(each, "other", f"it made room for {claim.desired.name}") for each in room.to_end)
         return [*ends, *_waits(state, claim, room.words())], True
     if claim.since is None:
         return [], True  # it starts all the same, and reports that it does not fit
@@ -203,7 +200,8 @@ def _another_begins(state: FleetState, claim: Claim) -> bool:
     """True if another one that shares a node with a claim was loaded, and has no group yet: nothing of it could end."""
     there = {app.deployment for app in state.apps}
     return any(
-        one.name not in there and not claim.needs.keys().isdisjoint(middle_needs(state, one, one.groups))
+        one.name not in there
+        and not claim.needs.keys().isdisjoint(middle_needs(state, *to_start(state, one)))
         for one in loaded(state)
         if one.name != claim.desired.name
     )
@@ -228,7 +226,7 @@ def _loads(state: FleetState, claim: Claim) -> list[Action]:
             ),
             reason=reason,
         )
-        for group in one.groups
+        for group in claim.groups
         if (standing := state.standing(group)).given_up or standing.restarts
     ]
     return [
@@ -239,54 +237,9 @@ def _loads(state: FleetState, claim: Claim) -> list[Action]:
 
 def _waits(state: FleetState, claim: Claim, reason: str) -> Iterator[WaitForMemory]:
     """The wait of a claim, if it is not recorded yet."""
-    one = claim.desired
+    one = state.applied[claim.desired.name]
+    if one is not claim.desired:
+        before = f"generation {claim.desired.generation} served before"
+        reason = f"generation {one.generation} does not start, and {before}: {reason}"
     if state.pending.recorded.get(f"{one.name}/g{one.generation}") != reason:
         yield WaitForMemory(deployment=one.name, generation=one.generation, reason=reason)
-
-
-def _is_crowded_out(state: FleetState, now: Now, desired: Desired) -> bool:
-    """True if nothing of a loaded deployment serves, and another one on demand has the memory that it was refused, or it has
-    no group, and the memory of its groups is not free.
-
-    Others were loaded or started while an engine of this one had just failed, or before an edit moved it; or a node has come
-    back that its groups need at their rung. It waits for its turn, and keeps its rung.
-    """
-    apps = [app for app in state.apps if app.deployment == desired.name]
-    if any(app.status in ("running", "retiring") for app in apps):
-        return False
-    reports = [one for app in apps if (one := state.report(app.group)) is not None]
-    is_refused = any(
-        one.phase is GroupPhase.FAILED
-        and one.diagnosis is not None
-        and one.diagnosis.cause is Cause.MEMORY
-        and not one.diagnosis.began
-        for one in reports
-    )
-    if is_refused:
-        nodes = middle_needs(state, desired, desired.groups).keys()
-        others = [one for one in loaded(state) if one.name != desired.name]
-        return any(not nodes.isdisjoint(held_memory(state, one)) for one in others)
-    if apps or desired.name not in state.pending.loaded:
-        return False
-    _, planned = needs_at_start(state, desired, desired.groups, _blocked(state, now))
-    return bool(FreeMemory(state).lacking(planned))
-
-
-def _is_refused(state: FleetState, desired: Desired) -> bool:
-    """True if nothing of a loaded deployment runs, and all that was given up of it was refused its memory."""
-    given_up = [one for one in map(state.standing, desired.groups) if one.given_up]
-    runs = any(app.deployment == desired.name and app.status != "failed" for app in state.apps)
-    return bool(given_up) and not runs and all(0 < one.refused <= RETRIES for one in given_up)
-
-
-def _unload(desired: Desired, kind: UnloadKind, reason: str) -> UnloadDeployment:
-    """The end of a deployment. Its groups are retired as all that are not to run (`rollout.retire_unwanted`)."""
-    return UnloadDeployment(deployment=desired.name, generation=desired.generation, kind=kind, reason=reason)
-
-
-def unused_s(state: FleetState, desired: Desired, now: Now) -> float:
-    """Seconds without a request, counted from the end of its start; 0 while it starts or if nothing is known."""
-    demand = state.demand.get(desired.name)
-    if demand is None or demand.ready_since is None:
-        return 0.0
-    return min(demand.unused_s, now.steady - demand.ready_since)

@@ -123,7 +123,8 @@ class FleetState:
     ending: Mapping[GroupKey, Rung] = field(default_factory=dict)
     """Groups that are being retired, of generations that are kept, each at its rung."""
     last_served: Mapping[str, Desired] = field(default_factory=dict)
-    """Of each deployment with a group that is given up: the newest generation before it that has served, if it is kept."""
+    """Of each deployment with a group that is given up, or that waits for long: the newest generation before it that has
+    served, if it is kept."""
     nodes: SeenNodes = field(default_factory=SeenNodes)
     available: Mapping[str, int] = field(default_factory=dict)
     """Free memory of each node that answered, bytes."""
@@ -166,7 +167,9 @@ class FleetState:
 
     def generation_of(self, group: GroupKey) -> Desired | None:
         """The generation of a group that is to run: the desired one, or the last that served; None of another group."""
-        desired, served = self.to_run.get(group[0]), self.last_served.get(group[0])
+        if (desired := self.to_run.get(group[0])) is None:
+            return None
+        served = self.last_served.get(group[0])
         return next((one for one in (desired, served) if one is not None and group in one.groups), None)
 
     def desired_of(self, group: GroupKey) -> Desired | None:

@@ -99,9 +99,9 @@ def _waits_after(pending: Pending, action: Action) -> Pending:
 def _loads_after(pending: Pending, action: Action) -> Pending:
     """Deployments on demand that are loaded, and those that are not, after an action."""
     match action:
-        case LoadDeployment(deployment=name, generation=generation):
+        case LoadDeployment(deployment=name):
             unloaded = {key: why for key, why in pending.unloaded.items() if key != name}
-            recorded = {key: why for key, why in pending.recorded.items() if key != f"{name}/g{generation}"}
+            recorded = {key: why for key, why in pending.recorded.items() if key.rpartition("/g")[0] != name}
             return replace(pending, loaded=pending.loaded | {name}, unloaded=unloaded, recorded=recorded)
         case UnloadDeployment(deployment=name):
             unloaded = {**pending.unloaded, name: action.reason}

@@ -48,6 +48,9 @@ class FleetSnapshot:
     """By deployment, the groups that run, older ones too; left out for the table."""
     last_served: Mapping[str, Desired] = field(default_factory=dict)
     """Of a deployment with a group that is given up: the last generation before it that served."""
+    startable: Mapping[str, int] = field(default_factory=dict)
+    """By deployment on demand with a group that is given up: the generation that serves or starts with its next request; the
+    desired one if other groups of that do."""
     returning: Mapping[str, int] = field(default_factory=dict)
     """Generations that are about to start again, because the newer one did not."""
     stranded: Mapping[str, str] = field(default_factory=dict)
@@ -138,13 +141,14 @@ class FleetSnapshot:
 
     def _group_entries(self, desired: Desired, serving: Iterable[App]) -> tuple[GroupEntry, ...]:
         """The planned groups, and older ones that serve until these are ready. Drained ones are not ready."""
+        starts = self._starting(desired)
         ready = {app.name for app in serving if app.group not in self.drained}
         reports = {app_name(*report.group): report for report in self.reports}
-        names = [app_name(*group) for group in desired.groups]
+        names = [app_name(*group) for group in starts.groups]
         planned = [
-            group_entry(app, desired, at, one.rung, one.measured)
+            group_entry(app, starts, at, one.rung, one.measured)
             if (one := reports.get(app))
-            else group_entry(app, desired, at, 0)
+            else group_entry(app, starts, at, 0)
             for at, app in enumerate(names)
         ]
         older = [self._older_entry(app) for app in serving if app.name not in names]
@@ -161,8 +165,14 @@ class FleetSnapshot:
             return group_entry(app.name, served, at, 0)
         return group_entry(app.name, served, at, report.rung, report.measured)
 
+    def _starting(self, desired: Desired) -> Desired:
+        """The generation of a deployment that starts: on demand the one before if the desired one did not."""
+        served = self.last_served.get(desired.name)
+        number = self.startable.get(desired.name, desired.generation)
+        return served if served is not None and served.generation == number else desired
+
     def _not_ready(self, desired: Desired) -> tuple[Literal["failed", "starting", "unloaded"], str]:
-        if desired.name in self.failed:
+        if desired.name in self.failed and desired.name not in self.startable:
             older = [
                 app.generation for app in self.apps if app.deployment == desired.name and self._is_older(app)
             ]
@@ -175,6 +185,10 @@ class FleetSnapshot:
             )
         if desired.name in self.unloaded:
             return "unloaded", self._drained_start(desired) or self.unloaded[desired.name]
+        if (starts := self._starting(desired)) is not desired:
+            served = f"generation {starts.generation}, which served before"
+            words = f"generation {desired.generation} did not start; {served}, starts"
+            return "starting", f"{words}; `sparkfleet describe {desired.name}` shows the reason"
         if waits := self.stranded.get(desired.name):
             return "failed", waits
         if lost := self.lost.get(desired.name):
@@ -215,6 +229,7 @@ class FleetSnapshot:
             passed=self.passed.get(desired.name, ()),
             spec=desired.spec_json,
             members=tuple(group[1:] for group in desired.groups),
+            instead=None if (starts := self._starting(desired)) is desired else starts.generation,
             running=self.running.get(desired.name),
         )
 
@@ -277,9 +292,10 @@ class FleetSnapshot:
 
     def _drained_start(self, desired: Desired) -> str:
         """The drained groups of a deployment on demand, which no request starts, in words; "" if one does."""
-        if not desired.spec.on_demand or not all(group in self.drained for group in desired.groups):
+        groups = self._starting(desired).groups
+        if not desired.spec.on_demand or not all(group in self.drained for group in groups):
             return ""
-        names = [name_of(group) for group in desired.groups]
+        names = [name_of(group) for group in groups]
         are = "is" if len(names) == 1 else "are"
         return f"{', '.join(names)} {are} drained; `sparkfleet undrain {names[0]}` lets its next request start it"
 

@@ -12,7 +12,7 @@ from sparkfleet.gateway.listening import GatewayListening
 from sparkfleet.gateway.report import EndpointCertificate, EntryReport, GatewayReport
 from sparkfleet.gateway.routing_table import GROUP_APP
 from sparkfleet.group.group_name import GroupKey, GroupValue
-from sparkfleet.group.report import GroupReport
+from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import RememberedFailure
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
@@ -137,11 +137,21 @@ class DeploymentStatus(Value):
     members: tuple[Member, ...] = ()
     """Generation and index that name each group of the plan, in its order. Empty: all are of this generation."""
 
+    instead: int | None = None
+    """The generation that served before, which requests for what is on demand start because the desired one did not; None:
+    they start the desired one, or nothing."""
     running: tuple[RunningGroup, ...] | None = None
     """Groups that run or start and are not given up, each at its rung: also older ones, to which an apply may point back.
     None: a controller of an earlier release does not report them."""
     drafts: tuple[DraftTraffic, ...] = ()
     """Draft tokens of its requests over the last days, by what drafted them, the one with most steps first."""
+
+    @property
+    def is_loaded(self) -> bool:
+        """False if it is on demand, and nothing of it runs, starts or ends: also if it did not start."""
+        if self.on_demand and self.state == "failed":
+            return any(group.phase is not GroupPhase.FAILED for group in self.groups)
+        return self.state != "unloaded" or bool(self.groups)
 
     def index_of(self, group: GroupKey) -> int | None:
         """Index of a group in the plan; None if it belongs to another plan."""

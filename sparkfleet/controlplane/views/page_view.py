@@ -168,7 +168,7 @@ def _deployment(one: DeploymentStatus, status: FleetStatus, at: float) -> Deploy
 
 def _on_demand(one: DeploymentStatus, at: float) -> OnDemandView:
     use = one.demand or OnDemandStatus()
-    at_rest = one.plan.groups if one.plan is not None and not one.groups else ()
+    at_rest = one.plan.groups if one.plan is not None and one.instead is None and not one.groups else ()
     passed = (*one.passed, *((),) * len(at_rest))
     return OnDemandView(
         in_flight=use.in_flight,
@@ -178,6 +178,7 @@ def _on_demand(one: DeploymentStatus, at: float) -> OnDemandView:
         unused_since=None if use.unused_s is None else at - use.unused_s,
         ends_at=None if use.ends_in_s is None else at + use.ends_in_s,
         start_s=use.start_s,
+        instead=one.instead,
         planned=tuple(
             _planned(group.rung_at(len(left))) for group, left in zip(at_rest, passed, strict=False)
         ),

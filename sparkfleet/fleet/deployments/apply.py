@@ -61,7 +61,7 @@ class AppliedDeployments(NamedTuple):
     @property
     def failed(self) -> bool:
         """True if any deployment has failed."""
-        return any(one.state == "failed" for one in self.settled.values())
+        return any(one.state == "failed" or one.instead is not None for one in self.settled.values())
 
 
 async def prepare_apply(

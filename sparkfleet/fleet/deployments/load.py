@@ -19,6 +19,7 @@ from sparkfleet.fleet.planning.step_times import (
     started_by,
 )
 from sparkfleet.fleet.session import Session
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 
@@ -33,10 +34,16 @@ async def load_deployment(session: Session, name: str, on_event: OnEvent) -> tup
     async with await session.controller() as client:
         found = await find_now(client, name)
         await client.load(name, who())  # also if it is ready: that counts as its last use
-        if found.state == "ready":
+        if serves(found):
             return found, True
         repeat = lambda: client.load(name, who())  # noqa: E731
         return await follow_start(session, client, name, on_event, repeat), False
+
+
+def serves(status: DeploymentStatus) -> bool:
+    """True if requests for a deployment on demand are answered, maybe by the generation before one that did not start."""
+    older = status.instead is not None and any(one.phase is GroupPhase.READY for one in status.groups)
+    return status.state == "ready" or (status.state == "failed" and older)
 
 
 async def follow_start(
@@ -60,7 +67,7 @@ async def follow_start(
     subject = started_by((status.plan,)) if status.plan is not None else ""
     after = (await client.fleet()).last_event
     with StepTimer(on_event, expected_times(load_step_times(file), subject)) as timer:
-        while status.state not in ("ready", "failed"):
+        while status.state not in ("ready", "failed") and not serves(status):
             timer(starting_step([status]))
             if status.state == "unloaded" and repeat is not None:
                 await repeat()
@@ -98,5 +105,5 @@ async def unload_deployment(session: Session, name: str, on_event: OnEvent) -> t
                 if event.kind not in STEPS:
                     on_event(FleetEvent(event=event))
             found = (await client.fleet()).named(name)
-            if found is None or (found.state == "unloaded" and not found.groups):
+            if found is None or (found.state in ("unloaded", "failed") and not found.groups):
                 return True, False

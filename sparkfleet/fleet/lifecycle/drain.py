@@ -47,13 +47,17 @@ class PreparedDrain(NamedTuple):
     """True if the node is drained already, and nothing is on it."""
     stays: tuple[str, ...] = ()
     """Deployments on demand that are not loaded, and that no other node can serve: they start after `undrain`."""
+    loaded: tuple[str, ...] = ()
+    """Deployments on demand that are loaded there."""
 
     def require_movable(self) -> None:
         """Raise Infeasible if the other nodes cannot serve one of its deployments: then the node is not drained."""
         refused = self.apply.planned.decision.plan.refused if self.apply is not None else ()
         if refused:
             names = [one.name for one in refused]
-            deletes = ", ".join(f"`sparkfleet delete {name}`" for name in names)
+            deletes = ", ".join(
+                f"`sparkfleet {'unload' if name in self.loaded else 'delete'} {name}`" for name in names
+            )
             raise Infeasible(
                 f"{self.node} was not drained: the other nodes cannot serve {', '.join(names)}.",
                 do=f"{deletes}, then `sparkfleet drain {self.node}` again.",
@@ -98,9 +102,9 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
     async with await session.controller() as client:
         status = await client.fleet()
     found = deployments_on(status, node)
-    drained = not any(map(_runs, found)) and node in status.drained_nodes
+    drained = not any(one.is_loaded for one in found) and node in status.drained_nodes
     wanted = [one for one in found if one.plan is not None]
-    unloaded = {one.name for one in wanted if not _runs(one)}
+    unloaded = {one.name for one in wanted if not one.is_loaded}
     if not _others(session, status, node):
         _require_nothing_runs(wanted)
         return PreparedDrain(node, None, drained, tuple(sorted(unloaded)))
@@ -118,12 +122,8 @@ async def prepare_drain(session: Session, node: str) -> PreparedDrain:
         raise ControlError("The fleet went down meanwhile.", do="`sparkfleet status` shows its state.")
     planned.client.require_same_api()
     require_known_nodes(session.inventory, planned.status, [one.plan for one in planned.decision.pending])
-    return PreparedDrain(node, PreparedApply(planned, renew=False, retry=False), drained, stays)
-
-
-def _runs(one: DeploymentStatus) -> bool:
-    """False if a deployment is on demand, and nothing of it is there."""
-    return one.state != "unloaded" or bool(one.groups)
+    loaded = tuple(one.name for one in wanted if one.on_demand and one.name not in unloaded)
+    return PreparedDrain(node, PreparedApply(planned, renew=False, retry=False), drained, stays, loaded)
 
 
 def _others(session: Session, status: FleetStatus, node: str) -> set[str]:
@@ -131,7 +131,7 @@ def _others(session: Session, status: FleetStatus, node: str) -> set[str]:
 
 
 def _require_nothing_runs(found: Sequence[DeploymentStatus]) -> None:
-    if running := [one for one in found if _runs(one)]:
+    if running := [one for one in found if one.is_loaded]:
         unload = ""
         if demanded := [one.name for one in running if one.on_demand]:
             unload = f"`sparkfleet unload {demanded[0]}` ends what is on demand; "
@@ -174,7 +174,7 @@ async def until_empty(client: FleetClient, node: str, on_event: OnEvent) -> None
     async with client:
         while True:
             status = await client.fleet()
-            left = [one for one in deployments_on(status, node) if _runs(one)]
+            left = [one for one in deployments_on(status, node) if one.is_loaded]
             if not left:
                 return
             if failed := [one.name for one in left if one.state == "failed"]:

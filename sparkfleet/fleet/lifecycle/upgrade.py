@@ -80,7 +80,9 @@ async def plan_upgrade(session: Session) -> UpgradePlan:
     pythons = await session.programs.pythons_in_use()
     if status is None:
         return UpgradePlan(client.version, pythons, frozenset())
-    loaded = tuple(one.name for one in status.deployments if one.on_demand and one.state != "unloaded")
+    loaded = tuple(
+        one.name for one in status.deployments if one.on_demand and one.is_loaded and one.state != "unloaded"
+    )
     ready = frozenset(group for group in _ready(status) if group[0] not in loaded)
     return UpgradePlan(client.version, pythons, ready, loaded)
 

@@ -27,14 +27,15 @@ def use_words(deployment: DeploymentStatus) -> str:
 
 def use_and_command(deployment: DeploymentStatus) -> str:
     """The same with the command that changes it."""
-    if not deployment.on_demand or deployment.state in ("failed", "stopping"):
+    has_failed = deployment.state == "failed" and not _serves(deployment)
+    if not deployment.on_demand or has_failed or deployment.state == "stopping":
         return use_words(deployment)
     verb, does = ("load", "starts it now") if deployment.state == "unloaded" else ("unload", "ends it now")
     return " · ".join(filter(None, (use_words(deployment), f"`sparkfleet {verb} {deployment.name}` {does}")))
 
 
 def _parts(deployment: DeploymentStatus, use: OnDemandStatus) -> Iterator[str]:
-    if deployment.state in ("ready", "updating"):
+    if deployment.state in ("ready", "updating") or (deployment.state == "failed" and _serves(deployment)):
         if use.in_flight:
             yield f"{plural(use.in_flight, 'request')} in flight"
         elif use.unused_s is not None:
@@ -45,8 +46,13 @@ def _parts(deployment: DeploymentStatus, use: OnDemandStatus) -> Iterator[str]:
             yield f"{use.loaded_by or 'a request'} has waited {duration_words(use.waits_s)}"
         if use.start_s is not None and deployment.state == "unloaded":
             yield f"its last start took {duration_words(use.start_s)}"
-    elif deployment.state == "failed" and all(one.phase is not GroupPhase.READY for one in deployment.groups):
+    elif deployment.state == "failed":
         yield "its requests get a 503 until `sparkfleet apply FILE --retry`"
+
+
+def _serves(deployment: DeploymentStatus) -> bool:
+    """True if a group is ready, maybe of the generation before one that did not start."""
+    return any(one.phase is GroupPhase.READY for one in deployment.groups)
 
 
 def _end(use: OnDemandStatus) -> str:

@@ -160,8 +160,10 @@ class OnDemandView(Value):
     """Time at which it ends if no request comes; None: it is in use or not ready, or has no `idle_s`."""
     start_s: float | None = None
     """Seconds of its last start; None: not known."""
+    instead: int | None = None
+    """The generation that requests start because the desired one did not; None: they start the desired one, or nothing."""
     planned: tuple[PlannedView, ...] = ()
-    """Its groups, while none of them runs."""
+    """Its groups, while none of them runs, if requests start them."""
 
 
 class DeploymentView(Value):

@@ -103,6 +103,7 @@ DEMANDS: dict[str, Callable[[DemandEvents], None]] = {
     **REQUESTS,
     "gateway replaced": lambda events: events._clients.replace_gateway(),
     "one on demand is edited": lambda events: events._user("edit"),
+    "one on demand gets an edit that does not start": lambda events: events._user("break"),
     "one on demand is applied again": lambda events: events._user("again"),
     "one on demand is deleted": lambda events: events._delete(events._chance.choice(DEMANDED)),
     "one on demand does not start": DemandEvents._bad_rung,

@@ -57,6 +57,7 @@ class Faults:
         """No more faults; machines, network and disk are well, and every rung starts."""
         self._active = False
         self._world.bad.clear()
+        self._world.broken.clear()
         self._world.channel.loses = self._world.calls.slow_s = self._world.calls.fails = 0.0
         self._world.processes.end_lingering()
         self._world.store.set_full(False)

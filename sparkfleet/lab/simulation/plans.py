@@ -98,6 +98,20 @@ def edited(
     return words, now.plan.model_copy(update={"groups": groups})
 
 
+def with_other_engines(plan: DeploymentPlan, context: int) -> DeploymentPlan:
+    """The plan with another context in each rung: no group carries an engine over."""
+    groups = tuple(
+        GroupPlan(
+            ladder=tuple(
+                rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"context": context})})
+                for rung in group.ladder
+            )
+        )
+        for group in plan.groups
+    )
+    return plan.model_copy(update={"groups": groups})
+
+
 def _group(nodes: Sequence[str], most_gib: int, chance: random.Random, small: Collection[str]) -> GroupPlan:
     needs = chance.randrange(most_gib // 2, most_gib)
     rungs = tuple(_rung(nodes, needs - 2 * at, chance, small) for at in range(chance.choice((1, 2, 2, 3))))

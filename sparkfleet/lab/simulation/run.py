@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sparkfleet.controlplane.policy.decide import is_at_rest
+from sparkfleet.controlplane.policy.memory_claims import missing_on_demand
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey, name_of
@@ -192,15 +193,15 @@ class Simulation:
             ),
             *invariants.older_acts(world.processes.rounds),
         ]
-        found += self._demand_checks.broken(wanted, self._working_since)
+        table = await table_of(world.controller) if world.controller is not None else None
+        found += self._demand_checks.broken(wanted, self._working_since, table)
         self._forget_step()
         found += self._stays_on_gone_nodes(wanted)
         found += self._stays_at_another_rung(wanted)
-        if world.controller is not None:
-            if world.time.seconds - self._asked_at >= STATUS_EVERY_S:
-                self._asked_at = world.time.seconds
-                world.controller.queries.status()
-            table = await table_of(world.controller)
+        if world.controller is not None and world.time.seconds - self._asked_at >= STATUS_EVERY_S:
+            self._asked_at = world.time.seconds
+            world.controller.queries.status()
+        if table is not None:
             found += invariants.not_ready_in_table(table, world.fleet, self._ended_at)
         world.report.violations += found
 
@@ -329,7 +330,7 @@ class Simulation:
         if world.clients is None or world.controller is None or self._failed():
             return
         state = world.controller.fleet.state()
-        if not is_at_rest(state):
+        if not is_at_rest(state) and not missing_on_demand(state):
             yield (
                 f"{world.time.seconds:.1f} s: the fleet does not rest: starts {sorted(state.starts)},"
                 f" demand {sorted(state.demand.items())}"

@@ -8,10 +8,12 @@ import sqlite3
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
-from sparkfleet.errors import ControlError
+from sparkfleet.engines.failure_signatures import Diagnosis
+from sparkfleet.errors import Cause, ControlError
 from sparkfleet.lab.simulation.clients import DEMANDED
 from sparkfleet.lab.simulation.fleet import SYSTEM
-from sparkfleet.lab.simulation.plans import demanded_plan, edited, random_plan
+from sparkfleet.lab.simulation.plans import demanded_plan, edited, random_plan, with_other_engines
+from sparkfleet.lab.simulation.serve import Outcome
 from sparkfleet.lab.simulation.world import UserAction, World
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
@@ -19,6 +21,9 @@ from sparkfleet.units import GIB
 
 MOVES = 0.7
 """Share of the deployments of a drained node that the command moves before something ends it."""
+
+BROKEN_BY = (Cause.FLAG, Cause.UNKNOWN, Cause.TRANSIENT, Cause.MEMORY)
+"""Causes for which groups of a broken edit do not start."""
 
 
 class Users:
@@ -90,7 +95,8 @@ class Users:
         return None
 
     async def apply(self, name: str, what: UserAction = "apply") -> None:
-        """Applies a deployment for a user: a new one, an unchanged one ("again"), or a changed one ("edit")."""
+        """Applies a deployment for a user: a new one, an unchanged one ("again"), a changed one ("edit"), or one whose
+        groups do not start ("break")."""
         if self._world.controller is None:
             return
         self._world.place.keep_older()
@@ -102,11 +108,16 @@ class Users:
             spec, plan = there.spec, there.plan
         if there is not None and what == "edit":
             spec, plan = edited(there, self._world.store.deployments.history(name), (spec, plan), chance)
+        if what == "break":
+            plan = with_other_engines(plan, chance.randrange(513, 4096))
         with contextlib.suppress(sqlite3.Error):
             desired, changed = await self._world.controller.commands.put(
                 spec, plan, "somebody", retry=what == "again"
             )
             self.confirmed[name] = desired
+            if what == "break" and changed:
+                diagnosis = Diagnosis(cause=chance.choice(BROKEN_BY), summary="its edit is broken")
+                self._world.broken[name, desired.generation] = Outcome(chance.uniform(2, 100), diagnosis)
             self._world.note(
                 f"{name} {what}: generation {desired.generation}, changed: {changed}, {desired.groups}"
             )

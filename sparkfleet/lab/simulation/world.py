@@ -28,9 +28,9 @@ from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
 from sparkfleet.lab.simulation.store_place import StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
 
-UserAction = Literal["apply", "again", "edit", "remove", "race", "drain", "undrain"]
-"""An action of a user on a deployment or, the last two, on a node; "again": an apply without a change; "race": two users who
-apply plans that they made from the same generation."""
+UserAction = Literal["apply", "again", "edit", "break", "remove", "race", "drain", "undrain"]
+"""An action of a user on a deployment or, the last two, on a node; "again": an apply without a change; "break": an edit
+whose groups do not start; "race": two users who apply plans that they made from the same generation."""
 
 
 async def _nothing() -> None:
@@ -128,6 +128,8 @@ class World:
         """Moment of the last event or user's action, simulated seconds."""
         self.bad: dict[tuple[str, int], Callable[[GroupLaunch], Outcome]] = {}
         """By deployment and rung: the result of a start, while it is not well."""
+        self.broken: dict[tuple[str, int], Outcome] = {}
+        """By deployment and generation: the result of each start of a group that an edit has added."""
         self.refused: list[tuple[float, GroupLaunch]] = []
         """Starts since the last check that found too little memory, and when."""
         self.looked: MemoryLook | None = None
@@ -199,6 +201,8 @@ class World:
         bad = self.bad.get((launch.deployment, launch.rung))
         if bad is not None:
             return bad(launch)
+        if (broken := self.broken.get((launch.deployment, launch.generation))) is not None:
+            return broken
         nodes = launch.candidate.shape.nodes
         if without_tool := tuple(node for node in nodes if self.fleet.nodes[node].without_tool):
             return Outcome(DAEMON_S, tool_lost(*without_tool, began=False))

@@ -18,7 +18,9 @@ def applied(sparkfleet, monkeypatch, tmp_path):
 
     def run(state, *options, deployment="name: m\nmodel: Qwen/Qwen3-32B\n"):
         (tmp_path / "m.yaml").write_text(deployment)
-        ended = SimpleNamespace(name="m", state=state, detail="no rung", plan=None, groups=(), passed=())
+        ended = SimpleNamespace(
+            name="m", state=state, detail="no rung", plan=None, groups=(), passed=(), instead=None
+        )
         address = SimpleNamespace(is_private=False, entries=(), endpoint="http://spark1:8000/v1")
 
         async def prepared(*_, **__):
@@ -44,6 +46,7 @@ KEPT = {"m": "starting", "ready": "ready"}
     ("options", "ends", "code", "lines"),
     [
         ((), "failed", 1, ["No change. Endpoint: http://spark1:8000/v1"]),
+        ((), "unloaded", 1, ["No change. Endpoint: http://spark1:8000/v1"]),
         ((), "ready", 0, ["No change. Endpoint: http://spark1:8000/v1"]),
         (
             ("--no-wait",),
@@ -82,7 +85,10 @@ def test_a_second_apply_waits_for_the_start_of_the_first(
 
     async def settled(client, wanted, after, on_event):
         asked.append((wanted, after))
-        one = SimpleNamespace(name="m", state=ends, detail="no rung", plan=None, groups=(), passed=())
+        instead = 1 if ends == "unloaded" else None  # on demand: the generation before serves
+        one = SimpleNamespace(
+            name="m", state=ends, detail="no rung", plan=None, groups=(), passed=(), instead=instead
+        )
         return {"m": one}
 
     async def no_key(*_):

@@ -2,94 +2,21 @@
 
 from dataclasses import replace
 
-from control_values import deployment, plan
-from policy_world import PolicyWorld, seen
+from demand_world import DemandWorld, on_demand, unloads, wanted
+from policy_world import PolicyWorld
 
 from sparkfleet.controlplane.policy.actions import (
     LoadDeployment,
     RetireGroup,
     StartGroup,
-    UnloadDeployment,
     WaitForMemory,
 )
 from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, OTHERS_START, UNUSED_S
 from sparkfleet.controlplane.policy.decide import is_at_rest
 from sparkfleet.controlplane.policy.on_demand import changes_by_time
-from sparkfleet.controlplane.policy.state import FleetState
-from sparkfleet.controlplane.state.demand import RequestDemand
-from sparkfleet.controlplane.state.desired import Desired, Standing
-from sparkfleet.units import GIB
+from sparkfleet.controlplane.state.desired import Standing
 
-TOTAL = 100
 NO_ROOM = ", which is more than is free, and nothing that could end for it holds as much"
-
-
-def on_demand(name, gib=80, **fields):
-    return wanted(name, gib, on_demand=True, **fields)
-
-
-def wanted(name, gib, **fields):
-    made = plan(name, mid=gib * GIB)
-    spec = deployment(name).model_copy(update=fields)
-    return Desired(spec=spec, plan=made, generation=1, who="me", since=0.0)
-
-
-class DemandWorld(PolicyWorld):
-    """One node, on which groups hold what they are predicted to hold at most, and requests that a test sets."""
-
-    def __init__(self, *each, **more):
-        super().__init__(
-            FleetState(desired={one.name: one for one in each}, nodes=seen(this="first")), **more
-        )
-        self.requests = {}
-        """Requests in flight, by deployment."""
-        self.ended = {}
-        self.waiting_since = {}
-        self.ready_since = {}
-
-    def request(self, name, count=1):
-        """Requests for a deployment that do not end by themselves; 0: they have ended."""
-        self.requests[name] = count
-        if not count:
-            self.ended[name] = self.seconds
-            self.waiting_since.pop(name, None)
-
-    def round(self):
-        served = {app.deployment for app in self.state.apps if app.status == "running"}
-        demand = {}
-        for name, one in self.state.desired.items():
-            if one.spec.on_demand:
-                count = self.requests.get(name, 0)
-                if count and name not in served:
-                    self.waiting_since.setdefault(name, self.seconds)
-                else:
-                    self.waiting_since.pop(name, None)
-                used_at = self.seconds if count else self.ended.get(name, 0.0)
-                ready_since = self.ready_since.setdefault(name, self.seconds) if name in served else None
-                if name not in served:
-                    self.ready_since.pop(name, None)
-                demand[name] = RequestDemand(
-                    count, self.waiting_since.get(name), used_at, self.seconds - used_at, ready_since
-                )
-        held = sum(
-            self.state.desired[app.deployment].plan.groups[0].choice.prediction.memory_bytes_per_rank.high
-            for app in self.state.apps
-            if app.deployment in self.state.desired
-        )
-        self.state = replace(self.state, demand=demand, available={"this": max(0, TOTAL * GIB - int(held))})
-        return super().round()
-
-    def rounds(self, seconds):
-        """All actions of so many seconds."""
-        return [action for _ in range(int(seconds)) for action in self.round()]
-
-    @property
-    def running(self):
-        return {app.deployment for app in self.state.apps if app.status == "running"}
-
-
-def unloads(actions):
-    return [(one.deployment, one.reason) for one in actions if isinstance(one, UnloadDeployment)]
 
 
 def test_it_starts_with_the_first_request_and_not_before():
@@ -246,7 +173,7 @@ def test_one_that_is_not_on_demand_has_the_memory_at_once_and_waits_until_it_is_
     world.request("a")
     world.rounds(3)
     always = wanted("always", 50)
-    world.state = replace(world.state, desired={**world.state.desired, "always": always})
+    world.apply(always)
     first = world.round()
     assert unloads(first) == [("a", "it made room for always")]
     assert not [one for one in first if isinstance(one, StartGroup)], "it would run out of memory"
@@ -297,13 +224,13 @@ def test_a_deleted_one_that_is_applied_again_waits_for_a_request():
 
 def test_an_edit_of_one_that_runs_replaces_it_and_of_one_that_does_not_starts_nothing():
     world = DemandWorld(on_demand("a", 40))
-    second = on_demand("a", 30).model_copy(update={"generation": 2})
-    world.state = replace(world.state, desired={"a": second})
+    second = on_demand("a", 30, generation=2)
+    world.apply(second)
     assert world.rounds(3) == []
     world = DemandWorld(on_demand("a", 40))
     world.request("a")
     world.rounds(3)
-    world.state = replace(world.state, desired={"a": second}, older={})
+    world.apply(second)
     world.rounds(5)
     assert {(app.generation, app.status) for app in world.state.apps} == {(2, "running")}
 

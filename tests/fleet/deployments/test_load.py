@@ -7,7 +7,7 @@ from statuses import fleet
 
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus
-from sparkfleet.fleet.deployments.load import load_deployment, unload_deployment
+from sparkfleet.fleet.deployments.load import load_deployment, serves, unload_deployment
 from sparkfleet.fleet.events import FleetEvent, StepRunning
 from sparkfleet.fleet.planning.step_times import last_start_s, load_step_times
 from sparkfleet.group.report import GroupPhase, GroupReport, RankReport
@@ -26,7 +26,7 @@ STARTING = GroupReport(
 )
 
 
-def status(state, groups=()):
+def status(state, groups=(), **fields):
     found = DeploymentStatus(
         name="a",
         generation=1,
@@ -37,6 +37,7 @@ def status(state, groups=()):
         plan=PLAN,
         groups=groups,
         members=((1, 0),),
+        **fields,
     )
     return fleet(found)
 
@@ -107,6 +108,23 @@ async def test_one_that_does_not_start_is_a_failure():
     controller = Fleet(status("unloaded"), status("starting"), status("failed"))
     found, _ = await load_deployment(controller, "a", lambda _: None)
     assert found.state == "failed"
+
+
+async def test_a_load_ends_when_the_generation_before_serves():
+    older = (STARTING.model_copy(update={"phase": GroupPhase.READY}),)
+    served = status("failed", older, instead=1)
+    found, was_ready = await load_deployment(
+        Fleet(status("unloaded", instead=1), status("starting", instead=1), served), "a", lambda _: None
+    )
+    assert (found.state, was_ready, serves(found)) == ("failed", False, True)
+    assert await load_deployment(Fleet(served), "a", lambda _: None) == (found, True)
+    assert not serves(status("failed").deployments[0])
+
+
+async def test_an_unload_of_one_that_has_failed_ends():
+    """It waited for ever: nothing that failed is unloaded."""
+    controller = Fleet(status("failed", (STARTING,)), status("failed"))
+    assert await unload_deployment(controller, "a", lambda _: None) == (True, False)
 
 
 async def test_an_unload_waits_until_the_engines_have_ended():

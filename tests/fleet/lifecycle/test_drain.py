@@ -138,6 +138,20 @@ def test_what_has_no_room_elsewhere_is_named_with_the_command_that_ends_it():
         == "`sparkfleet delete wide`, `sparkfleet delete pair`, then `sparkfleet drain spark3` again."
     )
     PreparedDrain("spark3", None, drained=False).require_movable()
+    with pytest.raises(Infeasible) as caught:
+        prepared._replace(loaded=("wide",)).require_movable()
+    assert caught.value.do.startswith("`sparkfleet unload wide`, `sparkfleet delete pair`, then")
+
+
+async def test_one_on_demand_that_did_not_start_is_in_no_drains_way():
+    """The only node could not be drained, and `unload` had nothing to end."""
+    one = deployment(report(phase=GroupPhase.FAILED), state="failed").model_copy(update={"on_demand": True})
+    alone = (DrainedNode(node="a", who="me", since=0.0),)
+    prepared = await prepare_drain(Answers(fleet(one, drained=alone)), "spark1")
+    assert (prepared.apply, prepared.stays) == (None, ("big",))
+    serves = one.model_copy(update={"groups": (report(),)})
+    with pytest.raises(Infeasible, match="No other node is left for big"):
+        await prepare_drain(Answers(fleet(serves, drained=alone)), "spark1")
 
 
 def test_a_group_that_has_left_the_node_of_its_first_rung_by_itself_is_not_on_that_node():

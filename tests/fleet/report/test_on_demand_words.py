@@ -53,8 +53,10 @@ def test_each_state_has_its_seconds(state, use, words):
     assert len(words) <= 67, "a line of `status` has 80 columns"
 
 
-def test_one_that_failed_beside_an_older_generation_that_serves_refuses_nothing():
-    assert use_words(on_demand(report(phase=GroupPhase.READY), state="failed")) == ""
+def test_one_that_failed_beside_an_older_generation_that_serves_is_used_as_any():
+    older = on_demand(report(phase=GroupPhase.READY), state="failed", unused_s=380.0)
+    assert use_words(older) == "no request for 6 min 20 s; ends for another model"
+    assert "`sparkfleet unload big` ends it now" in use_and_command(older)
 
 
 def test_what_runs_always_has_no_such_words():

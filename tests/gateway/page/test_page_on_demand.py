@@ -79,6 +79,17 @@ def test_one_that_failed_has_the_command_that_tries_again_once(run):
     assert "Its requests get a 503, and start nothing, until sparkfleet apply FILE --retry" in words
 
 
+def test_one_whose_edit_did_not_start_is_used_and_unloaded_as_any_while_the_generation_before_serves(run):
+    older = loaded("a", instead=1, in_flight=1).model_copy(update={"state": "failed"})
+    words = card(run, older, detail="generation 2 did not start; generation 1 serves")
+    assert "generation 2 did not start; generation 1 serves" in words
+    assert f"In use, 1 request in flight: it ends {ENDS}" in words
+    assert "get a 503" not in words
+    assert buttons(run, older)[:3] == ["unload-a", "restart-a", "stop-a"]
+    sleeps = asleep("a", instead=1)
+    assert buttons(run, sleeps) == ["load-a", "restart-a", "stop-a"], "a restart tries the newer one again"
+
+
 def test_what_runs_always_has_none_of_it(run):
     words = card(run, served(group()), queued=2, wait_s=3)
     assert "it ends" not in words

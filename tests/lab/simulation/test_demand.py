@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 from simulation_seeds import NEVER, seed_with
 
-from sparkfleet.controlplane.policy import claim_room, memory_admission, on_demand
+from sparkfleet.controlplane.policy import claim_room, memory_admission, on_demand, start_choice
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
 from sparkfleet.group.report import GroupPhase
@@ -134,6 +134,18 @@ def test_a_policy_that_ends_one_for_another_whose_node_is_drained_is_found(drain
         patch.setattr(on_demand, "obstacle", lambda *_: "")
         seed = seed_with("away or drained", SEEDS, **drains)
     assert simulate(seed, **drains).violations == []
+
+
+@pytest.mark.full
+def test_a_policy_that_forgets_the_generation_that_served_before_a_broken_edit_is_found(monkeypatch):
+    kind = "one on demand gets an edit that does not start"
+    monkeypatch.setattr(demand_events, "DEMANDS", {**REQUESTS, kind: DEMANDS[kind]})
+    never = dict.fromkeys(("fault_every_s", "drain_every_s", "race_every_s"), NEVER)
+    given = {"hours": 1.0, "nodes": 1, "demand_every_s": 60.0, **never}
+    with monkeypatch.context() as patch:
+        patch.setattr(start_choice, "_generations", lambda state, desired: [desired])
+        seed = seed_with("have been refused for", (1, 2), **given)
+    assert simulate(seed, **given).violations == []
 
 
 MISTAKES = {

@@ -1,6 +1,6 @@
 // What admin keys may do. Every change is confirmed in a dialog that names its consequence; the key goes in a header.
 import { clock, coded, el, lasted, reasonOf } from "/page/draw.js";
-import { loadMeans, sleepingOn, sleepingStopMeans, unloadMeans } from "/page/on_demand.js";
+import { loadMeans, servesOlder, sleepingOn, sleepingStopMeans, unloadMeans } from "/page/on_demand.js";
 
 const $ = (id) => document.getElementById(id);
 const FOLLOW_MS = 3000, MINUTES = 15, LATE_MS = 20000;
@@ -49,7 +49,7 @@ function deploymentRow(view, one) {
   const path = `/api/deployments/${encodeURIComponent(one.name)}`, exact = `?generation=${one.generation}`;
   const nodes = [...new Set(one.groups.flatMap((group) => [group.node, ...group.ranks]))].join(", ") || "its nodes";
   const running = one.groups.reduce((sum, group) => sum + group.running, 0), took = Math.max(0, ...one.groups.map((group) => group.started_s ?? 0));
-  const asleep = one.on_demand && one.state === "unloaded", loaded = one.on_demand && ["ready", "starting", "updating"].includes(one.state);
+  const asleep = one.on_demand && one.state === "unloaded", loaded = one.on_demand && (["ready", "starting", "updating"].includes(one.state) || servesOlder(one));
   const stop = { method: "POST", path: `${path}/stop${exact}`, means: asleep ? sleepingStopMeans(one) : `${one.name} ends and its memory on ${nodes} becomes free. New requests are refused; ${running ? `the ${running} that run may end first, for at most ${lasted(view.drain_s)}` : "none runs now"}. Generation ${one.generation} is kept and can be started again here.` };
   const restart = { method: "POST", path: `${path}/restart${exact}`, means: `Every engine of ${one.name} on ${nodes} starts again, at the first rung. The old ones serve until then if memory holds both; otherwise requests get 503 until it is ready${took ? `, last time after ${lasted(took)}` : ""}.` };
   if (one.state === "stopping") return row(one.name, one.state);
@@ -57,7 +57,7 @@ function deploymentRow(view, one) {
   return row(one.name, asleep && one.on_demand.waiting_since !== null ? "unloaded, waits to start" : one.state,
     asleep && !one.on_demand.loaded_by ? button("load", one.name, load) : null,
     loaded || (asleep && one.on_demand.loaded_by) ? button("unload", one.name, unload) : null,
-    asleep ? null : button("restart", one.name, restart), button("stop", one.name, stop));
+    asleep && (one.on_demand.instead ?? null) === null ? null : button("restart", one.name, restart), button("stop", one.name, stop));
 }
 function groupRow(deployment, group) {
   const path = `/api/groups/${group.name}/drain`, others = deployment.groups.filter((one) => one.name !== group.name && one.state === "ready" && !one.drained).length;

@@ -7,6 +7,9 @@ const ENDS = "when another one needs its memory";
 export const isAsleep = (one) => one.state === "unloaded" && one.groups.length === 0;
 export const awaitsStart = (one) => one.on_demand !== null && (one.state === "unloaded" || one.state === "starting");
 
+// True if the generation before one that did not start serves.
+export const servesOlder = (one) => one.state === "failed" && (one.on_demand.instead ?? null) !== null && one.groups.some((group) => group.state === "ready");
+
 // Who waits for its start; null if nobody does.
 export function waiting(one, now) {
   const use = one.on_demand, took = use.waiting_since === null ? null : lasted(Math.max(0, now - use.waiting_since));
@@ -18,7 +21,7 @@ export function waiting(one, now) {
 // When a loaded one ends; null for any other.
 export function end(one, now) {
   const use = one.on_demand, idle = use.idle_s;
-  if (one.state !== "ready" && one.state !== "updating") return null;
+  if (one.state !== "ready" && one.state !== "updating" && !servesOlder(one)) return null;
   if (use.in_flight) return `In use, ${many(use.in_flight, "request")} in flight: it ends ${idle === null ? "" : `${lasted(idle)} after the last one, or `}${ENDS}`;
   const unused = use.unused_since === null ? "On demand" : `No request for ${lasted(Math.max(0, now - use.unused_since))}`;
   if (use.ends_at !== null) return `${unused}: it ends in ${lasted(Math.max(0, use.ends_at - now))}, at ${clock(use.ends_at)}, or ${ENDS}`;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sparkfleet.controlplane.state.desired import Desired
+from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.lab.simulation.checks import demand_invariants, ends_for_others
 from sparkfleet.lab.simulation.checks.demand_invariants import DemandRecord
@@ -29,11 +30,14 @@ class DemandChecks:
         self._hogged_at = float("-inf")
         """Moment at which something else took or gave back memory last, simulated seconds."""
 
-    def broken(self, wanted: Mapping[str, Desired], working_since: float) -> Iterator[str]:
+    def broken(
+        self, wanted: Mapping[str, Desired], working_since: float, table: RoutingTable | None
+    ) -> Iterator[str]:
         """Violations of what holds for deployments on demand.
 
         Args:
             wanted: deployments that are to run.
+            table: the one that the controller published last; None: there is no controller.
             working_since: since when the controller works without a break, simulated seconds.
         """
         world, record, clients = self._world, self._record, self._world.clients
@@ -52,6 +56,15 @@ class DemandChecks:
             working_since=working_since,
             now=now,
         )
+        if table is not None:
+            yield from demand_invariants.refuses_for_good(
+                record,
+                demanded,
+                table,
+                lambda one: demand_invariants.able_generations(world, one),
+                working_since=working_since,
+                now=now,
+            )
         if (controller := world.controller) is not None:
             yield from demand_invariants.keeps_starts(
                 record,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S
+from sparkfleet.controlplane.policy.ladder import RETRIES
+from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.lab.simulation.checks.invariants import TOP
@@ -14,6 +17,7 @@ from sparkfleet.lab.simulation.clients import LONGEST_REQUEST_S, ModelUse
 from sparkfleet.lab.simulation.gateway_exchange import REGISTER_S
 from sparkfleet.lab.simulation.memory_look import held_by
 from sparkfleet.lab.simulation.world import World
+from sparkfleet.planner.types.plan import Rung
 
 LONGEST_START_S = 240.0
 """Longest simulated start that does not hang."""
@@ -22,6 +26,8 @@ TURN_S = LONGEST_START_S + max(LEAST_SERVED_S, LONGEST_START_S) + LONGEST_REQUES
 SLACK_S = 300.0
 SEEN_S = REGISTER_S + 1.0
 """Seconds after which the controller knows what the gateways see."""
+REFUSED_S = 120.0
+"""Seconds for which requests may be refused while a generation may start: a controller that works decides in each round."""
 IDLE_SLACK_S = 90.0
 START_KEPT_S = 60.0
 """Seconds after which the store knows no start of a group any more that was unloaded before its end."""
@@ -39,6 +45,8 @@ class DemandRecord:
     """Those that the controller had ended, with the reason."""
     ready_since: dict[str, float] = field(default_factory=dict)
     """Since when each one has had an engine that serves, without a break."""
+    refused_since: dict[str, float] = field(default_factory=dict)
+    """Since when the table has had each one as refusing requests although a generation of it may start."""
     outage: tuple[float, float] = (0.0, 0.0)
     """Begin and end of the last time without a controller that works, simulated seconds."""
     started_since: dict[GroupKey, float] = field(default_factory=dict)
@@ -67,7 +75,7 @@ def waits_too_long(
         working_since: since when the controller works without a break.
         now: simulated seconds.
     """
-    limit_s = (len(demanded) - 1) * TURN_S + LONGEST_START_S + SLACK_S
+    limit_s = (len(demanded) - 1) * TURN_S + LONGEST_START_S + GONE_S + SLACK_S
     for name, one in demanded.items():
         since = use[name].waiting_since
         if since is None or not is_possible(one):
@@ -79,16 +87,87 @@ def waits_too_long(
             yield f"{now:.1f} s: a request for {name}, which could be started, has waited for {waited_s:.0f} s"
 
 
-def is_possible(world: World, demanded: Mapping[str, Desired], one: Desired) -> bool:
-    """True if a deployment on demand could start at its rung once others on demand have ended, and all that are not on
-    demand have what they may take."""
+def refuses_for_good(
+    record: DemandRecord,
+    demanded: Mapping[str, Desired],
+    table: RoutingTable,
+    able: Callable[[Desired], Sequence[Desired]],
+    *,
+    working_since: float,
+    now: float,
+) -> Iterator[str]:
+    """Deployments whose requests have been refused for long, although a generation of them may start.
+
+    Args:
+        demanded: deployments on demand.
+        table: the one that the controller published last.
+        able: generations of a deployment that may start (`able_generations`).
+        working_since: since when the controller works without a break.
+        now: simulated seconds.
+    """
+    for name, one in demanded.items():
+        model = table.models.get(name)
+        refuses = model is not None and not model.awaits_start and not model.apps
+        found = able(one) if refuses else ()
+        if not found:
+            record.refused_since.pop(name, None)
+            continue
+        refused_s = now - max(record.refused_since.setdefault(name, now), working_since)
+        if refused_s > REFUSED_S:
+            words = " and ".join(f"g{each.generation}" for each in found)
+            yield f"{now:.1f} s: requests for {name} have been refused for {refused_s:.0f} s, and {words} may start"
+
+
+def able_generations(world: World, one: Desired) -> list[Desired]:
+    """Generations of a deployment of which a group may start: the desired one, and the last that served before it.
+
+    A group that was given up starts again if it was only refused its memory, a few times.
+    """
     standings = world.store.groups.standings()
+    served = world.store.deployments.last_served(one)
+    return [
+        each for each in (one, served) if each is not None and any(startable_groups(standings, each.groups))
+    ]
+
+
+def startable_groups(standings: Mapping[GroupKey, Standing], groups: Sequence[GroupKey]) -> list[GroupKey]:
+    """Those that are not given up, or were only refused their memory."""
+    found = ((group, standings.get(group, TOP)) for group in groups)
+    return [group for group, at in found if not at.given_up or 0 < at.refused <= RETRIES]
+
+
+def is_possible(world: World, demanded: Mapping[str, Desired], one: Desired) -> bool:
+    """True if a deployment on demand could start once others on demand have ended, and all that are not on demand have what
+    they may take: the first of its generations that may start, or one that served before it. Not while it needs a drained
+    node, or some do not start for a while."""
+    if any(name in demanded for name, _ in world.bad):
+        return False
+    able, standings = able_generations(world, one), world.store.groups.standings()
+    if not able or (able[0] is one and (one.name, one.generation) in world.broken):
+        return False
+    first = {node for rung in _rungs_of(able[0], standings) for node in rung.candidate.shape.nodes}
+    return first.isdisjoint(world.drained()) and any(
+        _has_room(world, demanded, each, standings) for each in able
+    )
+
+
+def _rungs_of(one: Desired, standings: Mapping[GroupKey, Standing]) -> list[Rung]:
+    """The rungs at which the groups of a generation start that may."""
+    return [
+        one.plan_of(group).rung_at(standings.get(group, TOP).rung)
+        for group in startable_groups(standings, one.groups)
+    ]
+
+
+def _has_room(
+    world: World,
+    demanded: Mapping[str, Desired],
+    one: Desired,
+    standings: Mapping[GroupKey, Standing],
+) -> bool:
+    """True if a generation of a deployment on demand fits once others on demand have ended."""
     always, needs = _reserved(world, standings), dict[str, float]()
-    for group, plan in one.planned():
-        standing = standings.get(group, TOP)
-        if standing.given_up or any(name in demanded for name, _ in world.bad):
-            return False
-        rung = plan.rung_at(standing.rung)
+    for rung in _rungs_of(one, standings):
         for node in rung.candidate.shape.nodes:
             needs[node] = needs.get(node, 0.0) + rung.prediction.memory_bytes_per_rank.high
     for node, need in needs.items():

@@ -9,7 +9,12 @@ from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.policy.ladder import rung_without
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.lab.simulation.checks.demand_invariants import SEEN_S, DemandRecord
+from sparkfleet.lab.simulation.checks.demand_invariants import (
+    SEEN_S,
+    DemandRecord,
+    able_generations,
+    startable_groups,
+)
 from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.clients import ModelUse
 from sparkfleet.lab.simulation.controller_processes import MADE_ROOM
@@ -62,17 +67,20 @@ def ended_for_nothing(
     for end in ends:
         if not look.engines_of(end.name):
             continue  # its engine has failed, and nobody knows it yet
-        rungs = [
-            _first_rung(plan, standings.get(group, TOP).rung, blocked)
-            for group, plan in end.claimant.planned()
-        ]
-        if away := sorted(blocked & {node for rung in rungs for node in rung.candidate.shape.nodes}):
-            away_since = max(world.fleet.nodes[node].away_since or 0.0 for node in away)
+        choices = _choices(end.claimant, standings, blocked, world)
+        there = [one for one in choices if blocked.isdisjoint(_nodes(one))]
+        if not there:
+            away = sorted(blocked & {node for one in choices for node in _nodes(one)})
+            away_since = max((world.fleet.nodes[node].away_since or 0.0 for node in away), default=0.0)
             if end.claimant.spec.on_demand and world.time.seconds - away_since > SEEN_S:
                 yield f"{look.at:.1f} s: {end}, which needs {away}: away or drained"
             continue
-        if not _fits(rungs, look, lambda key: _may_go(key, wanted, look), "mid"):
+        if any(group not in look.engines for group in look.ending):
+            continue  # it gave its memory back in this moment, and its actor reports nothing of that here
+        fitting = [one for one in there if _fits(one, look, lambda key: _may_go(key, wanted, look), "mid")]
+        if not fitting:
             yield f"{look.at:.1f} s: {end}, which does not fit without all others either"
+        rungs = (fitting or there)[0]
         with_it = {one.name for one in ends if one.claimant is end.claimant and one is not end}
         ending = look.ending | {key for key in look.engines if key[0] in with_it}
         is_settled = not look.unplaced and _all_others_run(end.claimant, wanted, look)
@@ -101,6 +109,27 @@ def ended_in_use(
         if served_s < least_s - 1.0:
             words = f"was ended for {end.claimant.name} after {served_s:.0f} s, not {least_s:.0f} s"
             yield f"{now:.1f} s: {end.name} is used and {words}"
+
+
+def _choices(
+    claimant: Desired, standings: Mapping[GroupKey, Standing], blocked: Collection[str], world: World
+) -> list[list[Rung]]:
+    """The rungs at which a deployment starts: of each generation that may, if it is on demand, of the groups that may."""
+    if not claimant.spec.on_demand:
+        return [
+            [_first_rung(plan, standings.get(group, TOP).rung, blocked) for group, plan in claimant.planned()]
+        ]
+    return [
+        [
+            _first_rung(one.plan_of(group), standings.get(group, TOP).rung, blocked)
+            for group in startable_groups(standings, one.groups)
+        ]
+        for one in able_generations(world, claimant)
+    ]
+
+
+def _nodes(rungs: Sequence[Rung]) -> set[str]:
+    return {node for rung in rungs for node in rung.candidate.shape.nodes}
 
 
 def _first_rung(plan: GroupPlan, at: int, blocked: Collection[str]) -> Rung:

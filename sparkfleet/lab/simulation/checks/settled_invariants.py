@@ -21,11 +21,16 @@ def nothing_unwanted(
 ) -> Iterator[str]:
     """Applications and engines without a deployment.
 
-    Groups of an earlier generation go on if one that replaces them is given up, as `status` shows.
+    Groups of an earlier generation go on if one that replaces them is given up, as `status` shows, or waits for its memory.
     """
     now = fleet.time.seconds
     groups = {group for one in wanted.values() for group in one.groups}
     failed = {one.name for one in wanted.values() if any(standings.get(g, TOP).given_up for g in one.groups)}
+    failed |= {
+        one.name
+        for one in wanted.values()
+        if _older_serves(one, fleet) and not fleet.engines.keys() >= {*one.groups}
+    }
     for key in serve.apps:
         if key not in groups and key[0] not in failed:
             yield f"{now:.1f} s: {key} runs without a deployment"
@@ -41,7 +46,7 @@ def everything_wanted(
 
     A group that is given up, as `status` shows, is not possible if the others have the memory of all its rungs: a neighbour
     that fell to a rung on its node stays there, and people's edits of a plan may need more than its nodes have, of which the
-    planner would make no plan.
+    planner would make no plan. The same holds for one that an edit adds to what is loaded: nothing ends for it.
     """
     rungs = _rungs(wanted, standings)
     for one in wanted.values():
@@ -50,9 +55,15 @@ def everything_wanted(
             if engine is not None and engine.ready:
                 continue
             others = {key: rung for key, rung in rungs.items() if key != group}
-            given_up = standings.get(group, TOP).given_up
-            if not given_up or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
+            may_wait = standings.get(group, TOP).given_up or _older_serves(one, fleet)
+            if not may_wait or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
+
+
+def _older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
+    """True if a deployment on demand is served by a group of an earlier generation."""
+    older = (key for key in fleet.engines if key[0] == one.name and key not in one.groups)
+    return one.spec.on_demand and any(fleet.engines[key].ready for key in older)
 
 
 def given_up_and_runs(
