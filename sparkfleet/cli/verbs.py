@@ -44,7 +44,7 @@ class Verb(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """Its line in the list of verbs: the first sentence, of a long one the words before its details."""
+        """Line in the list of verbs: the first sentence, of a long one the words before its details."""
         sentence = self.help.partition(". ")[0].removesuffix(".")
         return f"{sentence if len(sentence) < BRIEF else re.split('[:;] ', sentence)[0]}."
 

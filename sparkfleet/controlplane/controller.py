@@ -25,9 +25,9 @@ from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.nodes import Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
+from sparkfleet.controlplane.policy.demand.on_demand import awaits_memory
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory
 from sparkfleet.controlplane.policy.memory_retry import refused
-from sparkfleet.controlplane.policy.on_demand import awaits_memory
 from sparkfleet.controlplane.policy.start_choice import to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.report_intake import ReportIntake

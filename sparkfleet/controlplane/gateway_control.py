@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
-from sparkfleet.controlplane.policy.on_demand_use import on_demand_uses
+from sparkfleet.controlplane.policy.demand.on_demand_use import on_demand_uses
 from sparkfleet.controlplane.policy.start_choice import loadable, startable, to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S

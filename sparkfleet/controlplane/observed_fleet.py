@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.policy.memory_claims import waits_for_long
+from sparkfleet.controlplane.policy.demand.memory_claims import waits_for_long
 from sparkfleet.controlplane.policy.pending_starts import learn_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
 from sparkfleet.controlplane.state.demand_cache import DemandCache

@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from sparkfleet.errors import EngineError, NodeError, SparkfleetError
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.group.bring_up import BringUp
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.end_note import EndNote
 from sparkfleet.group.engine_client import EngineClient
@@ -37,8 +36,9 @@ from sparkfleet.group.serving_watch import (
     watch_health,
     watch_progress,
 )
-from sparkfleet.group.speed import MeasuringTurns
-from sparkfleet.group.start_checks import StartChecks
+from sparkfleet.group.start.bring_up import BringUp
+from sparkfleet.group.start.speed import MeasuringTurns
+from sparkfleet.group.start.start_checks import StartChecks
 from sparkfleet.runtime.files.token_secrets import mark_of
 
 log = logging.getLogger(__name__)

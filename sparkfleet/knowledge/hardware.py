@@ -92,7 +92,7 @@ class EngineStart(Value):
     engine_s: MeasuredRange
     """Its container, process and communicators."""
     kernels_first_s: MeasuredRange
-    """What it compiles, tunes and profiles if its caches are empty."""
+    """Kernels that it compiles and tunes, and its profiling, with empty caches."""
     kernels_later_s: MeasuredRange
     """The same with the caches of an earlier start."""
     warm_up_s: MeasuredRange

@@ -82,7 +82,7 @@ _EXPECTED = {
     "mapping values are not allowed": " Expected one `key: value` a line, with the keys of one mapping in one column.",
     "block mapping": " Expected one `key: value` a line, with the keys of one mapping in one column.",
 }
-"""What a line has to be instead, by a part of the parser's reason."""
+"""Form of a right line, by a part of the parser's reason."""
 
 
 def _compose(text: str) -> yaml.Node | None:

@@ -12,8 +12,8 @@ from sparkfleet.group.engine_load import Load
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.group.speed import MeasuringTurns
-from sparkfleet.group.start_checks import StartChecks
+from sparkfleet.group.start.speed import MeasuringTurns
+from sparkfleet.group.start.start_checks import StartChecks
 from sparkfleet.planner.types.plan import GroupShape
 
 

@@ -10,11 +10,12 @@ from group_world import never, order
 from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import Cause, EngineError, NodeError
-from sparkfleet.group import bring_up, exit_watch
+from sparkfleet.group import exit_watch
 from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.start import bring_up
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.specs.timeouts import Timeouts
 

@@ -8,8 +8,8 @@ import pytest
 from group_world import SECRET, never, order, rank_spec
 
 from sparkfleet.errors import EngineError
-from sparkfleet.group import bring_up
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.start import bring_up
 from sparkfleet.specs.timeouts import Timeouts
 
 

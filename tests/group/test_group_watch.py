@@ -12,7 +12,7 @@ from group_world import SECRET, TWO, never, order, quick_world, stuck, vanish
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
 from sparkfleet.gateway.access.keys import engine_token
-from sparkfleet.group import bring_up, engine_client, hang_detector, serving_watch
+from sparkfleet.group import engine_client, hang_detector, serving_watch
 from sparkfleet.group import group as module
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.exposed_sockets import Listening
@@ -23,6 +23,7 @@ from sparkfleet.group.ranks import local_rank as rank_module
 from sparkfleet.group.ranks import rank_set
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.group.start import bring_up
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.runtime.base import Phase
 from sparkfleet.specs.timeouts import Timeouts

@@ -8,7 +8,7 @@ from asking import Asking
 from on_demand_spec import on_demand
 from served_tiny import serve_tiny
 
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S
+from sparkfleet.controlplane.policy.demand.claim_room import LEAST_SERVED_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.any_engine]
 

@@ -20,7 +20,7 @@ from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_node import spec_here as spec_of
 from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank
-from sparkfleet.group.speed import MeasuringTurns
+from sparkfleet.group.start.speed import MeasuringTurns
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts

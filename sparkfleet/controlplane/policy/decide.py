@@ -11,13 +11,14 @@ from dataclasses import replace
 
 from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGroup
 from sparkfleet.controlplane.policy.actual_rung import follow_rungs
+from sparkfleet.controlplane.policy.demand.on_demand import changes_by_time, load_requested
+from sparkfleet.controlplane.policy.demand.unloading import end_unloaded_starts, unload_unused
 from sparkfleet.controlplane.policy.fallback import keep_groups_up, leave_gone_nodes
 from sparkfleet.controlplane.policy.last_served import bring_back
 from sparkfleet.controlplane.policy.lost_starts import count_lost_starts
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.older_groups import end_older
-from sparkfleet.controlplane.policy.on_demand import changes_by_time, load_requested
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
@@ -29,7 +30,6 @@ from sparkfleet.controlplane.policy.rollout import (
 from sparkfleet.controlplane.policy.start_choice import to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.policy.state_after import after
-from sparkfleet.controlplane.policy.unloading import end_unloaded_starts, unload_unused
 
 RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     forget_ended,

@@ -7,7 +7,7 @@ desired one, and is not started again before it is applied again. One on demand 
 from __future__ import annotations
 
 from sparkfleet.controlplane.policy.actions import Action, StartGroup
-from sparkfleet.controlplane.policy.loaded_memory import middle_needs
+from sparkfleet.controlplane.policy.demand.loaded_memory import middle_needs
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, granted, needed
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.start_choice import to_bring_back

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sparkfleet.controlplane.policy.actions import Action, EndAttempt, ForgetGroup, RetireGroup, StartGroup
+from sparkfleet.controlplane.policy.demand.on_demand import held_for_memory
 from sparkfleet.controlplane.policy.memory_admission import crowded, granted
-from sparkfleet.controlplane.policy.on_demand import held_for_memory
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.rolling_update import RollingUpdate, rolling_updates, serving_words
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, older

@@ -25,7 +25,7 @@ from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank
-from sparkfleet.group.speed import MeasuringTurns
+from sparkfleet.group.start.speed import MeasuringTurns
 from sparkfleet.runtime.base import RankStatus
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.files.fleet_paths import FleetPaths

@@ -18,7 +18,7 @@ class PublishedStart(Value):
     """Checkpoint on the disk, GB (1e9 bytes), all ranks together."""
     loader: Literal["mapped", "read", "direct"]
     part: Literal["weights", "first", "later", "start"]
-    """What was timed: the weights alone, a start with empty caches, one with kept caches, or a start of unknown caches."""
+    """Timed part: the weights alone, a start with empty caches, one with kept caches, or a start of unknown caches."""
     seconds: tuple[float, float]
     """Both ends of what was published."""
     fitted: bool = False

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sparkfleet.controlplane.policy.decide import is_at_rest
-from sparkfleet.controlplane.policy.memory_claims import missing_on_demand
+from sparkfleet.controlplane.policy.demand.memory_claims import missing_on_demand
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey, name_of

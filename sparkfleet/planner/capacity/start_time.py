@@ -23,7 +23,7 @@ _MAPPED = ("auto", "safetensors", "lazy", "")
 _SGLANG_LOADING = ("--load-format", "--weight-loader-disable-mmap", "--model-loader-extra-config")
 
 
-class Seconds(NamedTuple):
+class StartSeconds(NamedTuple):
     """A predicted duration with its band."""
 
     low: float
@@ -34,19 +34,19 @@ class Seconds(NamedTuple):
 class StartTime(NamedTuple):
     """Seconds from an engine's process to its server; the checks of a start come on top."""
 
-    engine: Seconds
-    weights: Seconds
-    kernels_first: Seconds
-    kernels_later: Seconds
-    warm_up: Seconds
+    engine: StartSeconds
+    weights: StartSeconds
+    kernels_first: StartSeconds
+    kernels_later: StartSeconds
+    warm_up: StartSeconds
 
     @property
-    def first(self) -> Seconds:
+    def first(self) -> StartSeconds:
         """The whole of a start with empty caches."""
         return _sum((self.engine, self.weights, self.kernels_first, self.warm_up))
 
     @property
-    def later(self) -> Seconds:
+    def later(self) -> StartSeconds:
         """The whole of a start with the caches of an earlier one."""
         return _sum((self.engine, self.weights, self.kernels_later, self.warm_up))
 
@@ -69,11 +69,11 @@ def predicted_start(candidate: Candidate, weights_bytes: float) -> StartTime | N
         weights=weights,
         kernels_first=later if eager else _seconds(parts.kernels_first_s),
         kernels_later=later,
-        warm_up=Seconds(0, 0, 0) if eager else _seconds(parts.warm_up_s),
+        warm_up=StartSeconds(0, 0, 0) if eager else _seconds(parts.warm_up_s),
     )
 
 
-def _weights(candidate: Candidate, weights_bytes: float) -> Seconds | None:
+def _weights(candidate: Candidate, weights_bytes: float) -> StartSeconds | None:
     if not weights_bytes:
         return None
     rates, gb, flags = hardware().loading, weights_bytes / GB, parse_flags(candidate.engine_args)
@@ -90,13 +90,13 @@ def _weights(candidate: Candidate, weights_bytes: float) -> Seconds | None:
     return _at(gb / candidate.shape.ranks, rates.mapped_gb_per_s)
 
 
-def _at(gb: float, rate: MeasuredRange) -> Seconds:
-    return Seconds(gb / rate.high, gb / rate.value, gb / rate.low)
+def _at(gb: float, rate: MeasuredRange) -> StartSeconds:
+    return StartSeconds(gb / rate.high, gb / rate.value, gb / rate.low)
 
 
-def _seconds(known: MeasuredRange) -> Seconds:
-    return Seconds(known.low, known.value, known.high)
+def _seconds(known: MeasuredRange) -> StartSeconds:
+    return StartSeconds(known.low, known.value, known.high)
 
 
-def _sum(parts: Iterable[Seconds]) -> Seconds:
-    return Seconds(*map(sum, zip(*parts, strict=True)))
+def _sum(parts: Iterable[StartSeconds]) -> StartSeconds:
+    return StartSeconds(*map(sum, zip(*parts, strict=True)))

@@ -6,8 +6,8 @@ import pytest
 from demand_world import DemandWorld, on_demand, unloads
 
 from sparkfleet.controlplane.policy.actions import GiveUp, LoadDeployment, StartGroup, WaitForMemory
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.policy.decide import is_at_rest
+from sparkfleet.controlplane.policy.demand.claim_room import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.start_choice import loadable, startable
 from sparkfleet.controlplane.policy.state import GONE_S

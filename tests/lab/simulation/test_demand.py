@@ -6,8 +6,9 @@ from functools import cache
 import pytest
 from simulation_seeds import NEVER, seed_with
 
-from sparkfleet.controlplane.policy import claim_room, memory_admission, on_demand, start_choice
 from sparkfleet.controlplane.policy import decide as policy
+from sparkfleet.controlplane.policy import memory_admission, start_choice
+from sparkfleet.controlplane.policy.demand import claim_room, on_demand
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation import demand_events, faults, gateway_exchange, users

@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 
 from sparkfleet.knowledge.published.published_starts import PublishedStart, published_starts
-from sparkfleet.planner.capacity.start_time import Seconds, predicted_start
+from sparkfleet.planner.capacity.start_time import StartSeconds, predicted_start
 from sparkfleet.planner.types.plan import READ_FILES, Candidate, GroupShape
 from sparkfleet.units import GB
 
@@ -42,7 +42,7 @@ def test_mapped_weights_are_split_and_files_are_read_by_every_rank():
 def test_an_eager_start_compiles_nothing_and_captures_no_graphs():
     found = _start(engine_args=("--enforce-eager",))
     assert found.first == found.later
-    assert found.warm_up == Seconds(0, 0, 0)
+    assert found.warm_up == StartSeconds(0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ def test_a_start_of_llama_cpp_is_its_weights():
     assert found.later.mid < 40
 
 
-def _predicted(one: PublishedStart) -> Seconds:
+def _predicted(one: PublishedStart) -> StartSeconds:
     found = _start(one.engine, one.gb, one.ranks, mmap=one.loader != "read")
     if one.part == "start":  # of unknown caches
-        return Seconds(found.later.low, (found.later.mid + found.first.mid) / 2, found.first.high)
+        return StartSeconds(found.later.low, (found.later.mid + found.first.mid) / 2, found.first.high)
     return getattr(found, one.part)
 
 

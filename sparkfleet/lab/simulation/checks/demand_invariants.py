@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S
+from sparkfleet.controlplane.policy.demand.claim_room import LEAST_SERVED_S
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.controlplane.state.desired import Desired, Standing
@@ -131,7 +131,7 @@ def able_generations(world: World, one: Desired) -> list[Desired]:
 
 
 def startable_groups(standings: Mapping[GroupKey, Standing], groups: Sequence[GroupKey]) -> list[GroupKey]:
-    """Those that are not given up, or were only refused their memory."""
+    """Groups that are not given up, or were only refused their memory."""
     found = ((group, standings.get(group, TOP)) for group in groups)
     return [group for group, at in found if not at.given_up or 0 < at.refused <= RETRIES]
 

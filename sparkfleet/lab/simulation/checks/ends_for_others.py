@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, UNUSED_S
+from sparkfleet.controlplane.policy.demand.claim_room import LEAST_SERVED_S, UNUSED_S
 from sparkfleet.controlplane.policy.ladder import rung_without
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_name import GroupKey

@@ -7,8 +7,8 @@ from group_world import order
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.group.probe import StreamMeasurement
 from sparkfleet.group.report_sender import ReportSender
-from sparkfleet.group.speed import RUNS, MeasuringTurns
-from sparkfleet.group.start_checks import StartChecks
+from sparkfleet.group.start.speed import RUNS, MeasuringTurns
+from sparkfleet.group.start.start_checks import StartChecks
 from sparkfleet.perf.prediction import Speculation
 
 MTP = Speculation(method="mtp", tokens=3)

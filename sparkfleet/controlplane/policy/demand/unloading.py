@@ -14,9 +14,9 @@ from sparkfleet.controlplane.policy.actions import (
     UnloadDeployment,
     UnloadKind,
 )
-from sparkfleet.controlplane.policy.loaded_memory import held_memory, loaded, middle_needs
+from sparkfleet.controlplane.policy.demand.loaded_memory import held_memory, loaded, middle_needs
+from sparkfleet.controlplane.policy.demand.memory_claims import needs_at_start
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
-from sparkfleet.controlplane.policy.memory_claims import needs_at_start
 from sparkfleet.controlplane.policy.start_choice import loadable, to_start
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.desired import Desired

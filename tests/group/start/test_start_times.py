@@ -3,7 +3,7 @@
 import pytest
 
 from sparkfleet.engines.startup_phases import StartupPhase, step_of
-from sparkfleet.group.start_times import PARTS, StartTimes
+from sparkfleet.group.start.start_times import PARTS, StartTimes
 
 VLLM = (
     (38.0, "INFO Starting to load model /models/m..."),

@@ -11,7 +11,7 @@ from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
 from sparkfleet.group.report_sender import ReportSender
-from sparkfleet.group.speed import TURN_S, MeasuringTurns, measure_speed
+from sparkfleet.group.start.speed import TURN_S, MeasuringTurns, measure_speed
 
 LOOK_S = 2.0
 """Seconds between two looks for a moment in which an engine that serves can be measured."""

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from sparkfleet.group import speed
 from sparkfleet.group.probe import StreamMeasurement
-from sparkfleet.group.speed import RUNS, MeasuringTurns, measure_speed, of_streams
+from sparkfleet.group.start import speed
+from sparkfleet.group.start.speed import RUNS, MeasuringTurns, measure_speed, of_streams
 
 
 def stream(rate, ttft=10.0):
@@ -81,7 +81,7 @@ async def test_a_start_does_not_wait_for_a_measurement_and_keeps_the_next_from_b
 def test_a_killed_process_ends_its_turn(turns, tmp_path):
     program = (
         "import asyncio, pathlib, sys\n"
-        "from sparkfleet.group.speed import MeasuringTurns\n"
+        "from sparkfleet.group.start.speed import MeasuringTurns\n"
         "async def main():\n"
         "    async with MeasuringTurns(pathlib.Path(sys.argv[1])).alone(5) as mine:\n"
         "        print(mine, flush=True)\n"

@@ -20,10 +20,9 @@ from sparkfleet.controlplane.policy.actions import (
     LoadDeployment,
     WaitForMemory,
 )
-from sparkfleet.controlplane.policy.claim_room import OTHERS_START, ClaimRoom
-from sparkfleet.controlplane.policy.loaded_memory import given_back, loaded, middle_needs
-from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, memory_waits
-from sparkfleet.controlplane.policy.memory_claims import (
+from sparkfleet.controlplane.policy.demand.claim_room import OTHERS_START, ClaimRoom
+from sparkfleet.controlplane.policy.demand.loaded_memory import given_back, loaded, middle_needs
+from sparkfleet.controlplane.policy.demand.memory_claims import (
     Claim,
     always_claims,
     claim_of,
@@ -36,10 +35,11 @@ from sparkfleet.controlplane.policy.memory_claims import (
     waiting,
     waits_for_long,
 )
+from sparkfleet.controlplane.policy.demand.unloading import blocked, unload
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, memory_waits
 from sparkfleet.controlplane.policy.start_choice import loadable, to_start
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.policy.state_after import after
-from sparkfleet.controlplane.policy.unloading import blocked, unload
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.units import gib

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparkfleet.controlplane.policy.demand.unloading import unused_s
 from sparkfleet.controlplane.policy.state import FleetState, Now
-from sparkfleet.controlplane.policy.unloading import unused_s
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import OnDemandStatus
 

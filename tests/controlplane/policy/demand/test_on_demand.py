@@ -11,9 +11,9 @@ from sparkfleet.controlplane.policy.actions import (
     StartGroup,
     WaitForMemory,
 )
-from sparkfleet.controlplane.policy.claim_room import LEAST_SERVED_S, OTHERS_START, UNUSED_S
 from sparkfleet.controlplane.policy.decide import is_at_rest
-from sparkfleet.controlplane.policy.on_demand import changes_by_time
+from sparkfleet.controlplane.policy.demand.claim_room import LEAST_SERVED_S, OTHERS_START, UNUSED_S
+from sparkfleet.controlplane.policy.demand.on_demand import changes_by_time
 from sparkfleet.controlplane.state.desired import Standing
 
 NO_ROOM = ", which is more than is free, and nothing that could end for it holds as much"

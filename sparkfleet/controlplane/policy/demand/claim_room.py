@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.policy.loaded_memory import fewest, given_back, loaded
+from sparkfleet.controlplane.policy.demand.loaded_memory import fewest, given_back, loaded
+from sparkfleet.controlplane.policy.demand.memory_claims import Claim
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, added
-from sparkfleet.controlplane.policy.memory_claims import Claim
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.report import GroupPhase

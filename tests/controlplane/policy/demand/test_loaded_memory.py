@@ -4,7 +4,7 @@ import pytest
 from demand_world import on_demand
 from policy_world import application
 
-from sparkfleet.controlplane.policy.loaded_memory import given_back
+from sparkfleet.controlplane.policy.demand.loaded_memory import given_back
 from sparkfleet.controlplane.policy.state import FleetState, Pending
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.group.report import GroupPhase, GroupReport

@@ -17,8 +17,8 @@ from sparkfleet.group.ranks.rank_set import Ranks, cancel
 from sparkfleet.group.ranks.rank_spec import is_forwarded
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import ReportSender
-from sparkfleet.group.start_times import StartTimes
-from sparkfleet.group.startup_watch import StartupWatch, longest_s, never_ready
+from sparkfleet.group.start.start_times import StartTimes
+from sparkfleet.group.start.startup_watch import StartupWatch, longest_s, never_ready
 from sparkfleet.runtime.base import Phase
 
 START_PROGRESS_S = 1.0

@@ -3,7 +3,7 @@ import pytest
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.errors import EngineError
 from sparkfleet.group.group_launch import SILENCE_S
-from sparkfleet.group.startup_watch import StartupWatch, longest_s, never_ready
+from sparkfleet.group.start.startup_watch import StartupWatch, longest_s, never_ready
 
 SHARDS = "Loading safetensors checkpoint shards:  42% Completed | 5/12 [00:10<00:14,  2.01s/it]"
 GRAPHS = "\r  0%|  | 0/3 Capturing CUDA graphs\rCapturing CUDA graphs:  33%|███▎ | 1/3"
