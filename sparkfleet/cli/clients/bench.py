@@ -29,14 +29,14 @@ AtOnceOption = Annotated[
     typer.Option(
         "--at-once",
         min=1,
-        help="Requests at once on each group; may be given several times.  [default: 1, and as many as it was planned for]",
+        help="Requests at once on each group; may be given several times. Left out: 1, and as many as it was planned for.",
         show_default=False,
     ),
 ]
 PromptOption = Annotated[
     int | None,
     typer.Option(
-        "--prompt", min=1, help="Tokens of a prompt.  [default: 2048, as predicted]", show_default=False
+        "--prompt", min=1, help="Tokens of a prompt. Left out: 2048, as predicted.", show_default=False
     ),
 ]
 AnswerOption = Annotated[
@@ -44,7 +44,7 @@ AnswerOption = Annotated[
     typer.Option(
         "--answer",
         min=32,
-        help="Tokens of an answer at most.  [default: 256, as predicted]",
+        help="Tokens of an answer. Left out: 256, as predicted.",
         show_default=False,
     ),
 ]
