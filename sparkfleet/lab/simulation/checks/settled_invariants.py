@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.lab.simulation.checks.invariants import TOP
-from sparkfleet.lab.simulation.fleet import SimulatedFleet
+from sparkfleet.lab.simulation.fleet import SYSTEM, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.planner.types.plan import Rung
 
@@ -55,7 +56,8 @@ def everything_wanted(
             if engine is not None and engine.ready:
                 continue
             others = {key: rung for key, rung in rungs.items() if key != group}
-            may_wait = standings.get(group, TOP).given_up or _older_serves(one, fleet)
+            given_up = standings.get(group, TOP).given_up
+            may_wait = given_up or _older_serves(one, fleet) or _exceeds(one, rungs, fleet)
             if not may_wait or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
 
@@ -64,6 +66,17 @@ def _older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
     """True if a deployment on demand is served by a group of an earlier generation."""
     older = (key for key in fleet.engines if key[0] == one.name and key not in one.groups)
     return one.spec.on_demand and any(fleet.engines[key].ready for key in older)
+
+
+def _exceeds(one: Desired, rungs: Mapping[GroupKey, Rung], fleet: SimulatedFleet) -> bool:
+    """True if the groups of a deployment on demand need more of a node than it has: an edit has added one."""
+    needs: Counter[str] = Counter()
+    for group in one.groups:
+        for node in rungs[group].candidate.shape.nodes:
+            needs[node] += int(rungs[group].prediction.memory_bytes_per_rank.mid)
+    return one.spec.on_demand and any(
+        need > fleet.nodes[node].memory - SYSTEM for node, need in needs.items() if node in fleet.nodes
+    )
 
 
 def given_up_and_runs(
