@@ -192,7 +192,7 @@ def _noun(loc: Where) -> str:
 def _meaning(model: type[BaseModel], loc: Where) -> str:
     """The first sentence of the field's description, to follow "Expected"."""
     description = field_descriptions(_model(model, loc[:-1])).get(str(loc[-1]), "it")
-    first = description.partition(". ")[0].rstrip(".")
+    first = " ".join(description.split()).partition(". ")[0].rstrip(".")
     return f"{first[0].lower()}{first[1:]}."
 
 

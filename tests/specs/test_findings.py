@@ -143,3 +143,11 @@ def test_a_misspelt_field_is_told_once_and_checks_behind_it_run() -> None:
         'd.yaml:3: objectiv: unknown field "objectiv". Did you mean "objective"? ' + KNOWN,
         "d.yaml:4: port: given, but only `engine: custom` has it. Expected none.",
     ]
+
+
+def test_a_meaning_that_the_code_has_in_two_lines_is_one() -> None:
+    (found,) = problems("name: d\nvariants: [{engine: vllm}]")
+    assert found == (
+        'd.yaml:2: variants[0].model: missing. Expected the checkpoint: Hub id "org/name" or "org/name@revision", with'
+        ' ":TAG" for a GGUF model; "builtin:NAME"; or an absolute path, of a directory or a GGUF file.'
+    )

@@ -5,6 +5,7 @@ from rungs import sglang_rung as rung
 
 from sparkfleet.cli.deployment import apply, describe
 from sparkfleet.controlplane.state.status import DeploymentStatus
+from sparkfleet.fleet.deployments.status import DescribedDeployment
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
@@ -84,9 +85,9 @@ def test_what_failed_says_why_of_each_rung(capsys):
 
 
 def test_describe_shows_it(capsys):
-    describe._show(deployment(report(rung=1), passed=(WHY[:1],)), [])
+    describe._show(DescribedDeployment(deployment(report(rung=1), passed=(WHY[:1],)), ()))
     assert "    against rung 1: predicted 12.7 instead of 22.6" in capsys.readouterr().out
-    describe._show(deployment(passed=(WHY,), state="failed"), [])
+    describe._show(DescribedDeployment(deployment(passed=(WHY,), state="failed"), ()))
     out = capsys.readouterr().out
     assert "  rung 2 not used, " in out
     assert f"  {RETRY}\n" in out

@@ -77,7 +77,10 @@ def ended_for_nothing(
             continue
         if any(group not in look.engines for group in look.ending):
             continue  # it gave its memory back in this moment, and its actor reports nothing of that here
-        fitting = [one for one in there if _fits(one, look, lambda key: _may_go(key, wanted, look), "mid")]
+        gone = frozenset(
+            key for key in look.engines if _may_go(key, wanted, look) or key[0] == end.claimant.name
+        )  # its own engines have the memory of their rungs
+        fitting = [one for one in there if _fits(one, look, gone.__contains__, "mid")]
         if not fitting:
             yield f"{look.at:.1f} s: {end}, which does not fit without all others either"
         rungs = (fitting or there)[0]
