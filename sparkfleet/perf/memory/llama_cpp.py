@@ -15,7 +15,8 @@ from __future__ import annotations
 import math
 
 from sparkfleet.knowledge.engines.llama_cpp_settings import CONTEXT_CHECKPOINTS
-from sparkfleet.perf.latency.roofline_terms import DRAFT_LAYERS, PARALLEL_DRAFTS
+from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
+from sparkfleet.perf.latency.roofline_terms import DRAFT_LAYERS
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.memory.kv_cache import DRAFT_KV
 from sparkfleet.perf.model_shape import ModelShape
