@@ -31,6 +31,9 @@ PIDS = 16_384
 """Most processes and threads of a docker container: an engine has some thousands, with a compiler per processor."""
 HOME_IN_MEMORY = "/tmp"  # noqa: S108 (a container's own)
 """Home of a program on a read-only root file system."""
+_OPEN = ("sh", "-c", 'umask 0; exec "$@"', "sh")
+"""Starts a command whose directories everybody may write: the node's user has to remove what a container's root made, and
+has nobody else beside it, as the directory above them is 0700."""
 _WRITABLE = ("/tmp", "/run", "/var/tmp")  # noqa: S108 (a container's own)
 SHM_BYTES = 16 << 30
 """Size of a container's /dev/shm (field report 000). It uses memory only as far as it is written to."""
@@ -250,9 +253,19 @@ def _env(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
 
 
 def _command(command: RankCommand, options: ContainerOptions) -> tuple[str, ...]:
-    if command.argv and _is_engines_own(options):
-        return ("--entrypoint", command.argv[0], options.image, *command.argv[1:])
-    return (options.image, *command.argv)
+    argv = (*_OPEN, *command.argv) if _writes_on_the_node(command, options) else command.argv
+    if argv and _is_engines_own(options):
+        return ("--entrypoint", argv[0], options.image, *argv[1:])
+    return (options.image, *argv)
+
+
+def _writes_on_the_node(command: RankCommand, options: ContainerOptions) -> bool:
+    """True if the command writes into directories of the node: compiled kernels, KV on the disk.
+
+    sshd is left out, by which TensorRT-LLM's ranks start: it refuses files of its own that everybody may write.
+    """
+    is_writable = any(not mount.read_only for mount in command.mounts)
+    return bool(command.argv) and is_writable and not options.logs_in
 
 
 def _is_engines_own(options: ContainerOptions) -> bool:

@@ -9,9 +9,6 @@ from sparkfleet.engines.base import FILES_IN_CONTAINER, LaunchFile
 METRICS_ENV = "SPARKFLEET_METRICS_TOKEN"
 """Variable with the token that opens an engine's metrics page and nothing else."""
 
-UMASK_ENV = "SPARKFLEET_UMASK"
-"""Variable with the umask of a container's engine, for directories that the node's user has to remove files from."""
-
 MODULE = "sparkfleet_guard"
 GUARD = LaunchFile(
     name=f"{MODULE}.py",
@@ -26,7 +23,6 @@ START = LaunchFile(
 # start.sh COMMAND...: runs it with this directory on Python's path, before what the image itself has there.
 PYTHONPATH={FILES_IN_CONTAINER}${{PYTHONPATH:+:$PYTHONPATH}}
 export PYTHONPATH
-[ -z "${UMASK_ENV}" ] || umask "${UMASK_ENV}"
 exec "$@"
 """,
     executable=True,

@@ -20,7 +20,7 @@ from sparkfleet.engines.base import (
     with_users,
 )
 from sparkfleet.engines.container import B12X
-from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV, UMASK_ENV
+from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.kernel_caches import cache_env
 from sparkfleet.engines.media import allowed_domains
@@ -248,15 +248,12 @@ def _heap(candidate: Candidate) -> Pairs:
 def _disk_environment(candidate: Candidate) -> Pairs:
     """Variables of the KV cache on the disk.
 
-    - Without expandable segments torch keeps what a long prefill took; with a KV connector two Sparks hung six times
-      (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks, pull request 58).
-    - In a container the directories are root's: the supervisor, the node's user, removes old files in them. Others reach
-      none: the directory above is 0700.
+    Without expandable segments torch keeps what a long prefill took; with a KV connector two Sparks hung six times
+    (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks, pull request 58).
     """
-    if candidate.kv_disk_bytes is None:
-        return ()
-    opened: Pairs = ((UMASK_ENV, "0"),) if candidate.runtime == "container" else ()
-    return (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"), *opened)
+    return (
+        () if candidate.kv_disk_bytes is None else (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)
+    )
 
 
 def _cpu(candidate: Candidate, context: RankContext) -> Pairs:

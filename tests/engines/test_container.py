@@ -1,4 +1,5 @@
 import json
+import subprocess
 
 import pytest
 
@@ -126,6 +127,27 @@ def test_other_entrypoints_stay(image):
 
 def test_the_entrypoint_of_an_image_is_kept():
     assert argv(COMMAND.model_copy(update={"argv": ()}))[-1] == IMAGE
+
+
+WRITING = (Mount(source="/state/kernels", target="/state/kernels", read_only=False),)
+
+
+@pytest.mark.parametrize(("image", "origin"), [(IMAGE, ""), ("sha256:0", "vllm/vllm-openai:v0.27.1")])
+def test_what_an_engine_writes_on_the_node_can_be_removed_by_the_nodes_user(tmp_path, image, origin):
+    """Docker's root makes directories of its own: with the usual umask nobody but root could remove anything in them."""
+    command = COMMAND.model_copy(update={"argv": ("mkdir", str(tmp_path / "made")), "mounts": WRITING})
+    words = argv(command, image=image, origin=origin)
+    at = words.index(image)
+    entrypoint = words[words.index("--entrypoint") + 1 : at] if origin else ()
+    subprocess.run([*entrypoint, *words[at + 1 :]], check=True, umask=0o022)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o777
+
+
+def test_sshd_and_what_writes_nothing_there_keep_their_umask():
+    writing = COMMAND.model_copy(update={"mounts": WRITING})
+    assert argv(writing, logs_in=True)[-5:] == COMMAND.argv
+    assert "umask 0" not in " ".join(argv())
+    assert argv(writing.model_copy(update={"argv": ()}))[-1] == IMAGE
 
 
 def test_files_are_mounted_at_one_place():

@@ -5,7 +5,6 @@ import subprocess
 
 import pytest
 
-from sparkfleet.engines.base import Mount
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.errors import Cause, EngineError
 
@@ -336,22 +335,6 @@ def test_kv_on_the_disk_has_expandable_segments_and_the_allocator_that_permits_t
     plain = launch(device="cuda", memory_fraction=0.6)
     assert "PYTORCH_CUDA_ALLOC_CONF" not in dict(plain.env)
     assert not {"--kv-transfer-config", "--enable-cumem-allocator"} & set(plain.argv)
-
-
-def test_a_container_writes_kv_where_the_nodes_user_can_remove_it(launch, tmp_path):
-    """Docker's root makes directories of its own: with the usual umask the supervisor could remove nothing in them."""
-    one = launch(**KV, runtime="container", image="i", where={"kv_dir": KV_DIR})
-    assert Mount(source=KV_DIR, target=KV_DIR, read_only=False) in one.mounts
-    start = next(file.text for file in one.files if file.name == "start.sh")
-    script = tmp_path / "start.sh"
-    script.write_text(start)
-    made = tmp_path / "made"
-    env = {name: value for name, value in one.env if name.startswith("SPARKFLEET")}
-    for given, mode in ((env, 0o777), ({}, 0o755)):
-        subprocess.run(["sh", script, "sh", "-c", f"mkdir {made}"], env={**given, "PATH": os.environ["PATH"]},
-                       check=True, umask=0o022)  # fmt: skip
-        assert made.stat().st_mode & 0o777 == mode
-        made.rmdir()
 
 
 def test_each_rank_has_its_own_share_of_memory(launch):

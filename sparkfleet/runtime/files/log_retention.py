@@ -85,7 +85,8 @@ def _changed_at(files: Iterable[Path]) -> float:
 
 
 def _removed(paths: Iterable[Path]) -> Iterator[Path]:
-    """Removes paths, and returns those that are gone. Kernels that a container compiled are root's, and stay.
+    """Removes paths, and returns those that are gone. Kernels that a container of an earlier release compiled are root's and
+    stay, as are those of TensorRT-LLM over several nodes.
 
     What stays keeps the time of its change: it would count as the newest, and drive out the files of others.
     """
