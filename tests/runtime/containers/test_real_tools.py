@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -20,7 +21,7 @@ import pytest
 from container_values import limits, name_of, supervisor_of
 from docker_engine import DockerEngine
 
-from sparkfleet.engines.base import RankCommand
+from sparkfleet.engines.base import Mount, RankCommand
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
 from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import ContainerSpec, Phase, RankSpec
@@ -61,8 +62,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def write_image(path: Path) -> None:
-    """A shell, sleep and env, with the libraries that they need."""
-    programs = [found for name in ("sh", "sleep", "env") if (found := shutil.which(name))]
+    """A shell, sleep, env and mkdir, with the libraries that they need."""
+    programs = [found for name in ("sh", "sleep", "env", "mkdir") if (found := shutil.which(name))]
     told = subprocess.run(("ldd", *programs), capture_output=True, text=True, check=True).stdout
     libraries = {word for word in re.split(r"\s+", told) if word.startswith("/") and not word.endswith(":")}
     with tarfile.open(path, "w") as tar:
@@ -428,3 +429,25 @@ async def test_output_without_end_fills_no_disk(tool, running, in_container):
     assert sum(file.stat().st_size for file in written) < 1 << 20
     await rank.stop()
     assert tool.containers() == []
+
+
+def test_what_its_root_writes_on_the_node_can_be_removed_by_the_nodes_user(tool: ContainerTool) -> None:
+    """Compiled kernels of older images were root's, and filled the disk."""
+    nobody = pwd.getpwnam("nobody").pw_uid
+    kernels = tool.directory / "kernels"
+    kernels.mkdir(mode=0o700)
+    tool.directory.chmod(0o755)
+    os.chown(kernels, nobody, -1)
+    command = RankCommand(
+        argv=("sh", "-c", f"mkdir -p {kernels}/image/triton && : > {kernels}/image/triton/kernel"),
+        env=(),
+        token_env="",
+        mounts=(Mount(source=str(kernels), target=str(kernels), read_only=False),),
+    )
+    who = RankLabels(fleet="f-1", deployment="kernels", generation=1, group=0, rank=0)
+    done = run(*run_argv(command, ContainerOptions(tool=tool.name, image=IMAGE, labels=who, gpu=False)))
+    assert (kernels / "image/triton/kernel").stat().st_uid == 0, done.stderr
+    removed = subprocess.run(
+        ("rm", "-r", str(kernels / "image")), user=nobody, capture_output=True, text=True, check=False
+    )
+    assert (removed.returncode, removed.stderr, list(kernels.iterdir())) == (0, "", [])
