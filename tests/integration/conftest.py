@@ -21,6 +21,10 @@ class Standing:
             self._one, self._name = make(), name
         return self._one
 
+    def has(self, name):
+        """True if that one stands: the tests of one file may use several."""
+        return self._name == name
+
     def choose_engines(self, real):
         """Engines that are started from now on are real, or fake ones."""
         if self._one is not None:
@@ -89,6 +93,8 @@ def pair(standing, tmp_path_factory, request):
     fleet = standing.get("pair", lambda: Pair(tmp_path_factory.mktemp("pair"), real)).fleet
     fleet.real = _is_real(request)
     yield fleet
+    if not standing.has("pair"):
+        return  # a later test of the same file has had another one
     try:
         fleet.clear()
     except BaseException:
