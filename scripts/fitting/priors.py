@@ -10,7 +10,8 @@ from functools import cache
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.perf.latency.factor_keys import ENGINE_GROUPS
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
-from sparkfleet.perf.model_shape import Layers, from_counts
+from sparkfleet.perf.layers import Layers
+from sparkfleet.perf.model_shape import from_counts
 
 Priors = dict[str, tuple[float, float]]
 

@@ -33,7 +33,7 @@ EXAMPLES: Mapping[str, str] = {
     "events": "sparkfleet events assistant --since 2h",
     "logs": "sparkfleet logs assistant --follow",
     "usage": "sparkfleet usage --by model --days 7",
-    "bench": "sparkfleet bench assistant --at-once 1 --at-once 8",
+    "bench": "sparkfleet bench assistant --concurrency 1 --concurrency 8",
     "observe config": "sparkfleet observe config monitoring",
     "observe up": "sparkfleet observe up",
     "observe down": "sparkfleet observe down",

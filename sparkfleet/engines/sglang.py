@@ -264,7 +264,7 @@ def _environment(candidate: Candidate, context: RankContext) -> Pairs:
         bind = (("SGLANG_CPU_OMP_THREADS_BIND", "|".join(str(rank) for rank in range(ranks))),)
         return (*common, *(bind if ranks > 1 else ()), *own, *fabric)
     # Ranks with unequal memory, or with another engine beside one of them, else refuse to start at a difference of 10 %
-    # (sglang/srt/model_executor/model_runner.py); plans size all of them for the least.
+    # (0.5.23: sglang/srt/distributed/bootstrap.py); plans size all of them for the least.
     unequal = (("SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK", "0"),) if ranks > 1 else ()
     caches = (*cache_env(context), *sglang_cache_env(candidate, context))
     return (*common, *caches, *own, *unequal, *fabric)

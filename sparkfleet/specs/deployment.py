@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import ip_address
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, get_args
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field
 
+from sparkfleet.specs.external_endpoint import ExternalEndpoint
 from sparkfleet.specs.fields import (
-    AbsolutePath,
     AliasName,
+    Concurrency,
+    Context,
     Domain,
     EndpointPath,
-    EndpointUrl,
     EnvName,
-    ForeignModel,
     FrozenDict,
     HttpPath,
     ImageReference,
@@ -34,6 +32,7 @@ from sparkfleet.specs.fields import (
     size_bytes,
     unknown,
 )
+from sparkfleet.specs.parallel import Parallel
 
 PlannedEngine = Literal["vllm", "sglang", "trtllm", "llama.cpp"]
 """Engines that the planner may choose, in the order of preference if nothing else distinguishes them."""
@@ -44,44 +43,10 @@ Method = Literal["none", "ngram", "nextn", "mtp", "eagle3", "dflash", "dflash2",
 Objective = Literal["interactive", "throughput", "context"]
 TextKind = Literal["mixed", "prose", "code", "edits", "agent", "json", "math"]
 
-Degree = Annotated[int, Field(ge=1, le=1024)]
-Context = Annotated[int, Field(ge=1, le=100_000_000)]
-Concurrency = Annotated[int, Field(ge=1, le=65_536)]
 Replicas = Annotated[int, Field(ge=1, le=1024)]
 Arguments = tuple[OneLine, ...]
 Environment = FrozenDict[EnvName, OneLine]
 Pins = Annotated[tuple[NodeName, ...], Unique()]
-
-
-class Parallel(Spec):
-    """Number of ways in which the weights are split. The planner sets the fields that are left out."""
-
-    tp: Degree | None = None
-    """Tensor parallel: every layer is split over this many ranks."""
-    pp: Degree | None = None
-    """Pipeline parallel: the layers are split over this many stages."""
-    ep: Degree | None = None
-    """Expert parallel: the experts are split over this many ranks."""
-    dcp: Degree | None = None
-    """Decode context parallel: each request's KV cache is split by its tokens over this many of the `tp` ranks that would
-    keep a copy of it. The planner leaves it off unless it is set."""
-
-    def _problems(self) -> Iterator[Problem]:
-        if self.dcp is not None and self.tp is not None and self.tp % self.dcp:
-            yield Problem(
-                ("dcp",),
-                f"{self.dcp} does not divide tp: {self.tp}. Expected {_choices(_divisors(self.tp))}.",
-            )
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(one for one in range(1, number + 1) if number % one == 0)
-
-
-def _choices(numbers: Sequence[int]) -> str:
-    """The numbers in words: "1, 2 or 4"."""
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} or {last}" if most else last
 
 
 class SpeculationChoice(Spec):
@@ -200,59 +165,6 @@ class Variant(Constraints):
     def kv_disk_bytes(self) -> int | None:
         """`kv_disk` in bytes."""
         return None if self.kv_disk is None else size_bytes(self.kv_disk)
-
-
-class ExternalEndpoint(Spec):
-    """An endpoint outside the fleet that speaks OpenAI's API: llama.cpp, Ollama, another server, a cloud."""
-
-    url: EndpointUrl
-    """Its base URL, as OpenAI's clients have it: "https://api.example.org/v1", "http://192.168.1.20:11434/v1". Without a
-    path: /v1. Plain HTTP only in the owner's network: a private address, localhost, a name without a dot or under .local,
-    .lan, .internal or .home.arpa."""
-    model: ForeignModel
-    """The model's name there."""
-    key_file: AbsolutePath | None = None
-    """File with its API key, on each node with a gateway, readable for its owner alone. Left out: none is sent."""
-    when: Literal["unavailable", "busy"] = "unavailable"
-    """`unavailable`: it gets requests that no ready group can serve; `busy`: also those that would have to wait for one."""
-    context: Context | None = None
-    """Longest prompt + completion, tokens. Left out: not known."""
-    concurrency: Concurrency | None = None
-    """Requests that each gateway sends at once. Left out: any number."""
-    vision: bool | None = None
-    """If it takes images. Left out: not known."""
-    tools: bool | None = None
-    """If it takes tools. Left out: not known."""
-
-    def _problems(self) -> Iterator[Problem]:
-        parts = urlsplit(self.url)
-        try:
-            host, _ = parts.hostname or "", parts.port
-        except ValueError:
-            host = ""
-        if not host:
-            yield Problem(
-                ("url",), "no usable host or port. Expected https://HOST/v1 or http://HOST:PORT/v1."
-            )
-        elif parts.scheme == "http" and not _is_near(host):
-            yield Problem(
-                ("url",),
-                f"http to {host}, which is not in the owner's network: prompts and the key would be readable on the way."
-                " Expected https, or http to a private address.",
-            )
-
-
-_NEAR = (".local", ".lan", ".internal", ".home.arpa", ".localhost")
-"""Endings of names that no public name has."""
-
-
-def _is_near(host: str) -> bool:
-    """True for a host of the owner's network, by its address or name alone."""
-    try:
-        found = ip_address(host)
-    except ValueError:
-        return "." not in host or host.endswith(_NEAR)
-    return found.is_private or found.is_loopback or found.is_link_local
 
 
 class Deployment(Constraints):

@@ -10,7 +10,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Annotated, Any, NamedTuple, Self, TypeVar, get_args
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -253,6 +253,8 @@ EndpointUrl = Annotated[
         1024,
     ),
 ]
+Context = Annotated[int, Field(ge=1, le=100_000_000)]
+Concurrency = Annotated[int, Field(ge=1, le=65_536)]
 ForeignModel = Annotated[
     str,
     Form(

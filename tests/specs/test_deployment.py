@@ -10,15 +10,9 @@ import pytest
 from deployment_problems import problems, with_line
 from pydantic import ValidationError
 
-from sparkfleet.specs.deployment import (
-    Constraints,
-    Deployment,
-    Method,
-    Parallel,
-    SpeculationChoice,
-    VariantEntry,
-)
+from sparkfleet.specs.deployment import Constraints, Deployment, Method, SpeculationChoice, VariantEntry
 from sparkfleet.specs.load import parse_deployment, to_yaml
+from sparkfleet.specs.parallel import Parallel
 
 EXAMPLES = Path(__file__).parents[0] / "examples"
 QWEN235B = (EXAMPLES / "deployment-qwen235b.yaml").read_text()

@@ -2,8 +2,9 @@
 
 import pytest
 
-from sparkfleet.specs.deployment import Deployment, Parallel
+from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.flag_fields import DEGREES, SIZES, field_of
+from sparkfleet.specs.parallel import Parallel
 
 
 def test_a_flag_sets_one_field_and_each_field_exists() -> None:

@@ -18,16 +18,16 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
-from sparkfleet.fleet.clients.bench import Bench, BenchGroups, BenchMeasured
+from sparkfleet.fleet.clients.bench import Bench, BenchGroups, BenchSpeeds
 from sparkfleet.fleet.clients.bench import bench as measure
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.units import three_digits
 
-AtOnceOption = Annotated[
+ConcurrencyOption = Annotated[
     list[int],
     typer.Option(
-        "--at-once",
+        "--concurrency",
         min=1,
         help="Requests at once on each group; may be given several times. Left out: 1, and as many as it was planned for.",
         show_default=False,
@@ -36,13 +36,13 @@ AtOnceOption = Annotated[
 PromptOption = Annotated[
     int | None,
     typer.Option(
-        "--prompt", min=1, help="Tokens of a prompt. Left out: 2048, as predicted.", show_default=False
+        "--prompt-tokens", min=1, help="Tokens of a prompt. Left out: 2048, as predicted.", show_default=False
     ),
 ]
 AnswerOption = Annotated[
     int | None,
     typer.Option(
-        "--answer",
+        "--answer-tokens",
         min=32,
         help="Tokens of an answer. Left out: 256, as predicted.",
         show_default=False,
@@ -52,9 +52,9 @@ AnswerOption = Annotated[
 
 def bench(  # noqa: PLR0917  # its parameters are the command line's
     name: NameArgument,
-    at_once: AtOnceOption = [],  # noqa: B006 (typer reads the default and changes nothing)
-    prompt: PromptOption = None,
-    answer: AnswerOption = None,
+    concurrency: ConcurrencyOption = [],  # noqa: B006 (typer reads the default and changes nothing)
+    prompt_tokens: PromptOption = None,
+    answer_tokens: AnswerOption = None,
     key: KeyOption = "",
     inventory: InventoryOption = DEFAULT_INVENTORY,
     json: JsonOption = False,
@@ -64,9 +64,9 @@ def bench(  # noqa: PLR0917  # its parameters are the command line's
         open_session(inventory),
         name,
         key_of(key),
-        at_once=at_once,
-        prompt=prompt,
-        answer=answer,
+        concurrency=concurrency,
+        prompt=prompt_tokens,
+        answer=answer_tokens,
         on_load=lambda words: errors.print(words, style="dim"),
     )
     return run(_bench(name, measuring, json))
@@ -92,7 +92,7 @@ def lines(name: str, found: Bench) -> Iterator[str]:
     yield f"{name}   {what}"
     for one in found.measured:
         ttft, each, together = predicted(groups, one)
-        is_alone = one.load.requests == 1
+        is_alone = one.load.concurrency == 1
         rate = _with(f"{three_digits(one.request_tps)} tok/s", one.request_tps, each)
         parts = [
             f"TTFT {_with(f'{one.ttft_ms:.0f} ms', one.ttft_ms, ttft)}",
@@ -101,20 +101,20 @@ def lines(name: str, found: Bench) -> Iterator[str]:
         if not is_alone:
             all_of_them = _with(f"{three_digits(one.group_tps)} tok/s", one.group_tps, together)
             parts.append(f"{all_of_them} together")
-        yield f"  {'alone' if is_alone else f'{one.load.requests} at once':<12}{', '.join(parts)}"
+        yield f"  {'alone' if is_alone else f'{one.load.concurrency} at once':<12}{', '.join(parts)}"
     yield f"  {_outcome(name, found)}"
 
 
-def predicted(groups: BenchGroups, one: BenchMeasured) -> tuple[Band | None, Band | None, Band | None]:
+def predicted(groups: BenchGroups, one: BenchSpeeds) -> tuple[Band | None, Band | None, Band | None]:
     """Bands of TTFT, of one request and of all: a plan has the first two for one alone, the last for all that it serves."""
     if groups.rung is None:
         return None, None, None
     plan = groups.rung.prediction
     if plan.prompt != one.load.prompt:
         return None, None, None
-    if one.load.requests == 1:
+    if one.load.concurrency == 1:
         return plan.ttft_ms, plan.decode_tps_per_request, None
-    return None, None, plan.decode_tps_aggregate if plan.concurrency == one.load.requests else None
+    return None, None, plan.decode_tps_aggregate if plan.concurrency == one.load.concurrency else None
 
 
 def _with(words: str, value: float, band: Band | None) -> str:

@@ -57,8 +57,8 @@ def cx7_present(node: NodeSnapshot, identity: MachineIdentity, fleet: FleetReadi
             do=(
                 "Plug the QSFP cable in, and reboot both ends together: a card that came back without a boot was measured at"
                 " 13 of 200 Gb/s.",
-                "sudo mv /etc/nvidia/cx7-hotplug-enabled /root/   # on all nodes, if a reboot of one takes the card of its"
-                " neighbour away",
+                "sudo mv /etc/nvidia/cx7-hotplug-enabled /etc/nvidia/cx7-hotplug-enabled.off   # on all nodes, if a reboot"
+                " of one takes the card of its neighbour away",
             ),
         )
 

@@ -62,7 +62,7 @@ class BenchGroups(NamedTuple):
         return None if self.rung is None else bench_setup_of(self.rung.candidate)
 
 
-class BenchMeasured(NamedTuple):
+class BenchSpeeds(NamedTuple):
     """Speeds under one load, of one group."""
 
     load: BenchLoad
@@ -76,7 +76,7 @@ class Bench(NamedTuple):
     """Speeds of a deployment."""
 
     groups: BenchGroups
-    measured: tuple[BenchMeasured, ...]
+    measured: tuple[BenchSpeeds, ...]
     disturbed: str
     """Requests of others meanwhile, in words; "" for none."""
     kept: bool
@@ -88,7 +88,7 @@ async def bench(
     name: str,
     key: str = "",
     *,
-    at_once: Sequence[int] = (),
+    concurrency: Sequence[int] = (),
     prompt: int | None = None,
     answer: int | None = None,
     on_load: Callable[[str], None] = lambda _: None,
@@ -98,7 +98,7 @@ async def bench(
     Args:
         name: the deployment's.
         key: an API key; "": one of its own.
-        at_once: requests at once on each group, one load for each number; (): one alone, and as many as it was planned for.
+        concurrency: requests at once on each group, one load for each number; (): one, and as many as it was planned for.
         prompt: tokens of a prompt; None: as predicted.
         answer: tokens of an answer at most; None: as predicted.
         on_load: called with each load before it runs, in words.
@@ -112,7 +112,7 @@ async def bench(
         status = await find_now(asking, name)
     groups, spec = _groups(status), Deployment.model_validate_json(status.spec)
     content = predicted_content(spec.content)
-    counts = tuple(dict.fromkeys(at_once or (1, groups.concurrency)))
+    counts = tuple(dict.fromkeys(concurrency or (1, groups.concurrency)))
     loads = [_load(groups, content, count, prompt, answer) for count in counts]
     trust = await session.endpoint.trust(client)
     at_most = max(counts) * groups.number
@@ -124,11 +124,11 @@ async def bench(
             )
 
         runner = _Runner(ask, groups.number)
-        measured: list[BenchMeasured] = []
+        measured: list[BenchSpeeds] = []
         disturbances: list[str] = []
         for load in loads:
             on_load(_words(load, groups.number))
-            async with _watched(client, name, load.requests * groups.number, disturbances):
+            async with _watched(client, name, load.concurrency * groups.number, disturbances):
                 measured.append(await runner.measure(load))
     disturbed = disturbances[0] if disturbances else ""
     results = [] if disturbed else list(_results(groups, measured))
@@ -170,7 +170,7 @@ def _load(
     if requests > groups.concurrency:
         raise SpecError(
             f"{requests} requests at once: each group serves {groups.concurrency}, so that others would wait.",
-            do="Pass fewer with --at-once, or raise `concurrency` of the deployment.",
+            do="Pass fewer with --concurrency, or raise `concurrency` of the deployment.",
         )
     predicted = usual(groups.context, requests)
     if answer is None:
@@ -182,15 +182,15 @@ def _load(
         raise SpecError(
             f"A prompt of {prompt} tokens and an answer of {answer} may exceed the context of {groups.context}.",
             means=f"Prompts are up to {LONGER} times as long, as each is another text.",
-            do=f"Pass --prompt {max(1, most)} or less, or a shorter --answer.",
+            do=f"Pass --prompt-tokens {max(1, most)} or less, or a shorter --answer-tokens.",
         )
-    return BenchLoad(content=content, prompt=prompt, answer=answer, requests=requests)
+    return BenchLoad(content=content, prompt=prompt, answer=answer, concurrency=requests)
 
 
 def _words(load: BenchLoad, groups: int) -> str:
     """`2 rounds of 4 requests at once, prompts of 2,048 tokens, answers of 256`."""
-    rounds = ROUNDS_ALONE if load.requests == 1 else ROUNDS_TOGETHER
-    each = "1 request" if load.requests * groups == 1 else f"{load.requests * groups} requests at once"
+    rounds = ROUNDS_ALONE if load.concurrency == 1 else ROUNDS_TOGETHER
+    each = "1 request" if load.concurrency * groups == 1 else f"{load.concurrency * groups} requests at once"
     return f"{rounds} rounds of {each}, prompts of {load.prompt:,} tokens, answers of {load.answer:,}"
 
 
@@ -206,7 +206,7 @@ class _Runner:
         self._ask = ask
         self._groups = groups
 
-    async def measure(self, load: BenchLoad) -> BenchMeasured:
+    async def measure(self, load: BenchLoad) -> BenchSpeeds:
         """Runs one load: a request of each kind that fits the length of its prompts to the tokenizer, then the rounds."""
         content = predicted_content(load.content)
         prompts = BenchPrompts(content, load.prompt, seed=time.time_ns())
@@ -214,12 +214,12 @@ class _Runner:
             first = prompts.of(kind)
             prompts.learn(kind, first, (await self._ask(first, 2)).prompt_tokens)
         rounds = []
-        for _ in range(ROUNDS_ALONE if load.requests == 1 else ROUNDS_TOGETHER):
-            texts = [prompts.next() for _ in range(load.requests * self._groups)]
+        for _ in range(ROUNDS_ALONE if load.concurrency == 1 else ROUNDS_TOGETHER):
+            texts = [prompts.next() for _ in range(load.concurrency * self._groups)]
             rounds.append(await asyncio.gather(*(self._ask(text, load.answer) for text in texts)))
         speeds = [_speeds(one, self._groups) for one in rounds]
         ttft, each, together = (median(values) for values in zip(*speeds, strict=True))
-        return BenchMeasured(load, ttft, each, together, len(rounds))
+        return BenchSpeeds(load, ttft, each, together, len(rounds))
 
 
 def _speeds(answers: Sequence[AnswerTimes], groups: int) -> tuple[float, float, float]:
@@ -234,14 +234,14 @@ def _speeds(answers: Sequence[AnswerTimes], groups: int) -> tuple[float, float, 
         raise ControlError(
             f"An answer had {min(one.tokens for one in answers)} tokens: too few to measure a rate.",
             means="The model ends its answers early, or they arrive at once. Nothing was kept.",
-            do="Pass a longer --answer.",
+            do="Pass a longer --answer-tokens.",
         )
     # The tokens of each first chunk are there when the time begins.
     lasted = max(one.arrivals[-1] for one in answers) - min(one.arrivals[0] for one in answers)
     return fmean(ttfts), fmean(rates), sum(one.tokens - 1 for one in answers) / lasted / groups
 
 
-def _results(groups: BenchGroups, measured: Sequence[BenchMeasured]) -> Sequence[BenchResult]:
+def _results(groups: BenchGroups, measured: Sequence[BenchSpeeds]) -> Sequence[BenchResult]:
     setup = groups.setup
     if setup is None:
         return ()

@@ -121,10 +121,11 @@ def _unknown(inventory: Inventory) -> FleetStatus:
 async def describe_deployment(session: Session, name: str) -> DescribedDeployment:
     """Everything about one deployment. Raises ControlError if the fleet is down, or has none of that name."""
     async with await session.controller() as client:
-        status = await find_now(client, name)
+        fleet = await client.fleet()
+        status = await find_in(client, fleet, name)
         events = await client.all_events(name)
-        bench = (await client.fleet()).bench
-    return DescribedDeployment(status, tuple(event for event in events if event.kind not in PASSING), bench)
+    own = tuple(event for event in events if event.kind not in PASSING)
+    return DescribedDeployment(status, own, fleet.bench)
 
 
 async def read_events(
@@ -219,8 +220,12 @@ async def delete_deployment(
 
 
 async def find_now(client: FleetClient, name: str) -> DeploymentStatus:
-    """A deployment by its name. Raises ControlError if there is none: one that was deleted is named as such."""
-    status = await client.fleet()
+    """A deployment by its name, as it is now. Raises ControlError if there is none."""
+    return await find_in(client, await client.fleet(), name)
+
+
+async def find_in(client: FleetClient, status: FleetStatus, name: str) -> DeploymentStatus:
+    """A deployment of a status. Raises ControlError if there is none: one that was deleted is named as such."""
     if status.named(name) is None:
         require_not_paused(status)
     if status.named(name) is None and await client.history(name):

@@ -13,11 +13,11 @@ from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.predictor import predicted_content, release_of
 from sparkfleet.perf.workload import CHECK, Workload
 from sparkfleet.planner.report.explain.layout import band_ends
-from sparkfleet.planner.types.plan import Candidate, Rung
+from sparkfleet.planner.types.plan import Rung
 
 if TYPE_CHECKING:  # slow imports, for groups that run
     from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
-    from sparkfleet.controlplane.state.tables.bench_table import BenchResult
+    from sparkfleet.controlplane.state.tables.bench_table import BenchResult, BenchSetup
     from sparkfleet.group.report import GroupReport
 
 
@@ -26,46 +26,41 @@ def measurements_of(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
 
     Groups on CPUs are left out: nothing is predicted for them, and a GPU differs too much.
     """
-    return (
-        *_of_starts(status),
-        *(_of_bench(one) for one in (status.bench if status else ()) if one.setup.device == "cuda"),
-    )
+    if status is None:
+        return ()
+    benched = (_of_bench(one) for one in status.bench if one.setup.device == "cuda")
+    return (*_of_starts(status), *benched)
 
 
-def _of_starts(status: FleetStatus | None) -> tuple[LocalMeasurement, ...]:
-    found: dict[LocalMeasurement, list[GroupReport]] = {}
-    for deployment in status.deployments if status else ():
+def _of_starts(status: FleetStatus) -> Iterator[LocalMeasurement]:
+    from sparkfleet.controlplane.state.tables.bench_table import bench_setup_of
+
+    found: dict[BenchSetup, list[GroupReport]] = {}
+    for deployment in status.deployments:
         for report in deployment.groups:
             rung = rung_of(deployment, report)
             if rung is not None and report.measured and rung.candidate.device == "cuda":
-                found.setdefault(_setup(rung.candidate), []).append(report)
-    return tuple(one.model_copy(update={"point": _point(reports)}) for one, reports in found.items())
+                found.setdefault(bench_setup_of(rung.candidate), []).append(report)
+    return (_of_setup(setup, _point(reports)) for setup, reports in found.items())
 
 
 def _of_bench(result: BenchResult) -> LocalMeasurement:
-    setup, load = result.setup, result.load
-    return LocalMeasurement(
-        model=setup.model,
-        engine=setup.engine,
-        tp=setup.tp,
-        pp=setup.pp,
-        method=setup.speculation.method,
-        k=setup.speculation.tokens,
-        release=release_of(setup.image or "", setup.engine_version),
-        point=Point(
-            workload=Workload(
-                prompt=load.prompt,
-                generate=load.answer,
-                concurrency=load.requests,
-                content=predicted_content(load.content),
-                window="burst",
-            ),
-            when=_date(result.at),
-            ttft_ms=result.ttft_ms,
-            decode_tps_per_request=result.request_tps,
-            decode_tps_aggregate=result.group_tps,
-        ),
+    load = result.load
+    workload = Workload(
+        prompt=load.prompt,
+        generate=load.answer,
+        concurrency=load.concurrency,
+        content=predicted_content(load.content),
+        window="burst",
     )
+    point = Point(
+        workload=workload,
+        when=_date(result.at),
+        ttft_ms=result.ttft_ms,
+        decode_tps_per_request=result.request_tps,
+        decode_tps_aggregate=result.group_tps,
+    )
+    return _of_setup(result.setup, point)
 
 
 def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
@@ -75,17 +70,17 @@ def rung_of(deployment: DeploymentStatus, report: GroupReport) -> Rung | None:
     return deployment.rung_of(report) if report.phase is GroupPhase.READY else None
 
 
-def _setup(candidate: Candidate) -> LocalMeasurement:
+def _of_setup(setup: BenchSetup, point: Point) -> LocalMeasurement:
     return LocalMeasurement(
-        model=candidate.model,
-        engine=candidate.engine,
-        tp=candidate.shape.tp,
-        pp=candidate.shape.pp,
-        dcp=candidate.shape.dcp,
-        method=candidate.speculation.method,
-        k=candidate.speculation.tokens,
-        release=release_of(candidate.image or "", candidate.engine_version),
-        point=Point(workload=CHECK),
+        model=setup.model,
+        engine=setup.engine,
+        tp=setup.tp,
+        pp=setup.pp,
+        dcp=setup.dcp,
+        method=setup.speculation.method,
+        k=setup.speculation.tokens,
+        release=release_of(setup.image or "", setup.engine_version),
+        point=point,
     )
 
 
@@ -123,7 +118,7 @@ def bench_lines(
 
     rung = rung_of(deployment, report)
     setup = None if rung is None else bench_setup_of(rung.candidate)
-    for one in sorted(bench, key=lambda one: (one.load.prompt, one.load.requests)):
+    for one in sorted(bench, key=lambda one: (one.load.prompt, one.load.concurrency)):
         if one.setup == setup:
             yield f"bench {_date(one.at)}, prompts of {one.load.prompt:,} tokens, {bench_words(one)}"
 

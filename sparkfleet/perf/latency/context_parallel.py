@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from sparkfleet.knowledge.ceilings import LinkSpeed
-from sparkfleet.perf.model_shape import Layers
+from sparkfleet.perf.layers import Layers
 
 COLLECTIVES = 3
 """Per layer: queries, softmax sums, outputs (vLLM 0.32: config/parallel.py, `dcp_comm_backend` "ag_rs"; "a2a" has 2, and

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from sparkfleet.knowledge.data_file import MeasuredRange
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
+from sparkfleet.perf.layers import EXACT
 from sparkfleet.perf.memory import llama_cpp
 from sparkfleet.perf.memory.engine_sizes import WHOLE_PROMPT, MemoryConfig, fullest_share
 from sparkfleet.perf.memory.kv_cache import (
@@ -28,7 +29,7 @@ from sparkfleet.perf.memory.kv_cache import (
     state_bytes,
     whole_block,
 )
-from sparkfleet.perf.model_shape import EXACT, ModelShape
+from sparkfleet.perf.model_shape import ModelShape
 from sparkfleet.perf.prediction import VLLM_POOL, Band, MemoryUse, Provenance, Verdict
 from sparkfleet.units import GB, GIB
 from sparkfleet.values import Value

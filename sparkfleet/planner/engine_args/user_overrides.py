@@ -34,8 +34,9 @@ from sparkfleet.planner.engine_args.engine_args import (
 )
 from sparkfleet.planner.engine_args.reserved_flags import ReservedFlag, given
 from sparkfleet.planner.types.group_share import requests_share
-from sparkfleet.specs.deployment import Parallel, SpeculationChoice, Variant
+from sparkfleet.specs.deployment import SpeculationChoice, Variant
 from sparkfleet.specs.flag_fields import DEGREES, SIZES
+from sparkfleet.specs.parallel import Parallel
 from sparkfleet.specs.remote_code import code_risks
 
 KV_FREE = ("--kv-cache-free-gpu-memory-fraction", "--free-gpu-memory-fraction")

@@ -12,7 +12,8 @@ from sparkfleet.planner.place.context_split import context_split_fault
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES, Fleet
 from sparkfleet.planner.place.weight_containers import ONE_NODE
 from sparkfleet.planner.types.plan import Rejection
-from sparkfleet.specs.deployment import Deployment, Parallel, Variant
+from sparkfleet.specs.deployment import Deployment, Variant
+from sparkfleet.specs.parallel import Parallel
 
 
 def mistaken(spec: Deployment, number: int, variant: Variant, fleet: Fleet) -> Rejection | None:

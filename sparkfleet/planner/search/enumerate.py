@@ -26,7 +26,8 @@ from sparkfleet.planner.search.constraints import impossible_split, open_ring
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
 from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
-from sparkfleet.specs.deployment import EngineName, Parallel, Variant
+from sparkfleet.specs.deployment import EngineName, Variant
+from sparkfleet.specs.parallel import Parallel
 
 
 class ProposalEnumerator:

@@ -17,7 +17,7 @@ from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_byte
 from sparkfleet.planner.search.variant_planner import VariantPlanner
 from sparkfleet.planner.types.group_share import share_that_runs
 from sparkfleet.planner.types.plan import Candidate, GroupPlan
-from sparkfleet.specs.deployment import Parallel
+from sparkfleet.specs.parallel import Parallel
 
 _FOLLOWS = ("image", "memory_fraction", "memory_fractions", "media_domains")
 """Fields of a candidate that do not depend on its sizes: what runs has digests for tags."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparkfleet.perf.layers import EXACT
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.perf.model_shape import EXACT
 from sparkfleet.perf.prediction import SharedKv, Speculation
 from sparkfleet.planner.capacity.headroom import proposal_of, reached, settings_of_candidate
 from sparkfleet.planner.capacity.proposal import VariantCase

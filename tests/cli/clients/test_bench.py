@@ -5,7 +5,7 @@ import statuses
 
 from sparkfleet.cli.clients.bench import lines
 from sparkfleet.controlplane.state.tables.bench_table import BenchLoad
-from sparkfleet.fleet.clients.bench import Bench, BenchGroups, BenchMeasured
+from sparkfleet.fleet.clients.bench import Bench, BenchGroups, BenchSpeeds
 from sparkfleet.perf.prediction import Band
 
 PREDICTED = {
@@ -27,8 +27,8 @@ def groups(number=1, device="cuda", **predicted):
 
 
 def measured(requests=1, prompt=2048):
-    load = BenchLoad(content="mixed", prompt=prompt, answer=256, requests=requests)
-    return BenchMeasured(load, ttft_ms=412.0, request_tps=31.0, group_tps=118.0, rounds=2)
+    load = BenchLoad(content="mixed", prompt=prompt, answer=256, concurrency=requests)
+    return BenchSpeeds(load, ttft_ms=412.0, request_tps=31.0, group_tps=118.0, rounds=2)
 
 
 def test_figures_of_the_planned_loads_are_beside_their_predictions():

@@ -70,7 +70,7 @@ def report(**fields):
 
 
 def bench_result(candidate, requests, **speeds):
-    load = BenchLoad(content="mixed", prompt=2048, answer=256, requests=requests)
+    load = BenchLoad(content="mixed", prompt=2048, answer=256, concurrency=requests)
     speeds = {"ttft_ms": 2500.0, "request_tps": 6.0, "group_tps": 6.0, **speeds}
     return BenchResult(setup=bench_setup_of(candidate), load=load, at=NOON, **speeds)
 
@@ -138,7 +138,7 @@ class TestEvidence:
         assert found.prefill_tps.provenance is not Provenance.MEASURED
 
     @pytest.mark.parametrize(
-        "change", [{"model": "o/other"}, {"tp": 2}, {"engine": "vllm"}, {"device": "cpu"}]
+        "change", [{"model": "o/other"}, {"tp": 2}, {"dcp": 2}, {"engine": "vllm"}, {"device": "cpu"}]
     )
     def test_what_bench_measured_of_another_setup_changes_nothing(self, spec, plan, fleet, change):
         result = bench_result(plan.groups[0].choice.candidate, 1, request_tps=1.0)

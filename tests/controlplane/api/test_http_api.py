@@ -37,7 +37,7 @@ async def test_apply_status_events_delete(served):
 async def test_measured_speeds_are_kept_with_an_event_and_once(served):
     result = BenchResult(
         setup=bench_setup_of(plan().groups[0].choice.candidate),
-        load=BenchLoad(content="mixed", prompt=2048, answer=256, requests=1),
+        load=BenchLoad(content="mixed", prompt=2048, answer=256, concurrency=1),
         ttft_ms=412.4,
         request_tps=48.23,
         group_tps=48.23,

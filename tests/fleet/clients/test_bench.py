@@ -75,7 +75,7 @@ async def test_one_alone_and_as_many_as_planned_are_measured_and_kept():
     words = []
     found = await bench(fleet, "big", "sk-1", on_load=words.append)
     alone, together = found.measured
-    assert (alone.load.requests, alone.rounds, together.load.requests, together.rounds) == (1, 3, 16, 2)
+    assert (alone.load.concurrency, alone.rounds, together.load.concurrency, together.rounds) == (1, 3, 16, 2)
     assert fleet.most == 16
     assert 0 < alone.request_tps < 1 / ITL_S + 1, (
         "eleven tokens after the first, each 4 ms or more after another"
@@ -94,7 +94,7 @@ async def test_one_alone_and_as_many_as_planned_are_measured_and_kept():
 
 async def test_prompts_are_fitted_to_the_tokenizer_and_answers_have_their_full_length():
     fleet = Fleet(statuses.report())
-    await bench(fleet, "big", "sk-1", at_once=(1,))
+    await bench(fleet, "big", "sk-1", concurrency=(1,))
     fitting = [body for body in fleet.bodies if body["max_tokens"] == 2]
     measured = [body for body in fleet.bodies if body["max_tokens"] == 256]
     assert (len(fitting), len(measured)) == (4, 3), "one of each kind, then the rounds"
@@ -106,28 +106,28 @@ async def test_prompts_are_fitted_to_the_tokenizer_and_answers_have_their_full_l
 async def test_two_groups_get_twice_as_many_and_the_rate_is_of_one():
     reports = (statuses.report(0), statuses.report(1))
     fleet = Fleet(*reports, planned=2)
-    found = await bench(fleet, "big", "sk-1", at_once=(4,))
+    found = await bench(fleet, "big", "sk-1", concurrency=(4,))
     assert fleet.most == 8
     (four,) = found.measured
-    assert four.load.requests == 4
+    assert four.load.concurrency == 4
     assert four.group_tps < 4 / ITL_S * 12 / 11 + 1
 
 
 async def test_groups_at_unlike_rungs_are_measured_and_not_kept():
     fleet = Fleet(statuses.report(0), statuses.report(1, rung=1), planned=2)
-    found = await bench(fleet, "big", "sk-1", at_once=(1,))
+    found = await bench(fleet, "big", "sk-1", concurrency=(1,))
     assert (found.groups.rung, found.kept, fleet.kept) == (None, False, [])
 
 
 async def test_a_custom_workload_gets_no_field_of_our_engines():
     fleet = Fleet(statuses.report(engine="custom"))
-    await bench(fleet, "big", "sk-1", at_once=(1,))
+    await bench(fleet, "big", "sk-1", concurrency=(1,))
     assert not any("ignore_eos" in body for body in fleet.bodies)
 
 
 async def test_requests_of_others_are_named_and_nothing_is_kept():
     fleet = Fleet(statuses.report(running=3))
-    found = await bench(fleet, "big", "sk-1", at_once=(1,))
+    found = await bench(fleet, "big", "sk-1", concurrency=(1,))
     assert found.disturbed == "3 other requests for big"
     assert (found.kept, fleet.kept) == (False, [])
 
@@ -148,7 +148,7 @@ async def test_what_does_not_serve_is_not_measured(fields, state, remedy):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"at_once": (17,)}, "17 requests at once: each group serves 16"),
+        ({"concurrency": (17,)}, "17 requests at once: each group serves 16"),
         ({"prompt": 20_000}, "A prompt of 20000 tokens and an answer of 256 may exceed the context of 32768"),
         ({"answer": 40_000}, "may exceed the context"),
     ],
@@ -163,7 +163,7 @@ async def test_loads_that_do_not_fit_are_refused_before_the_first_request(fields
 async def test_an_answer_that_is_too_short_is_an_error(monkeypatch):
     fleet = Fleet(statuses.report())
     with pytest.raises(ControlError, match="An answer had 1 tokens: too few to measure a rate"):
-        await bench(fleet, "big", "sk-1", at_once=(1,), answer=1)
+        await bench(fleet, "big", "sk-1", concurrency=(1,), answer=1)
     assert fleet.kept == []
 
 

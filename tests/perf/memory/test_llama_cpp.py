@@ -5,10 +5,11 @@ Each run had 4 slots of 16,384 tokens and passes of 2,048, `--no-kv-unified --fl
 
 import pytest
 
+from sparkfleet.perf.layers import Layers
 from sparkfleet.perf.memory import llama_cpp
 from sparkfleet.perf.memory.demand import demand
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
-from sparkfleet.perf.model_shape import Layers, ModelShape, ShapePart
+from sparkfleet.perf.model_shape import ModelShape, ShapePart
 from sparkfleet.perf.prediction import MemoryUse
 from sparkfleet.units import MIB
 

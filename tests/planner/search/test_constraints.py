@@ -5,7 +5,8 @@ from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
 from sparkfleet.hostfacts.node import NodeFacts, Processors, UnifiedMemory
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.constraints import impossible_split, mistaken
-from sparkfleet.specs.deployment import Deployment, Parallel
+from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.parallel import Parallel
 
 
 def node(name):

@@ -27,6 +27,7 @@ class BenchSetup(Value):
     image: str | None = None
     tp: int
     pp: int
+    dcp: int = 1
     speculation: Speculation
     device: Literal["cuda", "cpu"]
 
@@ -38,7 +39,7 @@ class BenchLoad(Value):
     """Kind of their text, as in a deployment's `content`."""
     prompt: int
     answer: int
-    requests: int
+    concurrency: int
     """Requests at once on one group."""
 
 
@@ -94,6 +95,7 @@ def bench_setup_of(candidate: Candidate) -> BenchSetup:
         image=candidate.image,
         tp=candidate.shape.tp,
         pp=candidate.shape.pp,
+        dcp=candidate.shape.dcp,
         speculation=candidate.speculation,
         device=candidate.device,
     )
@@ -103,9 +105,9 @@ def bench_words(result: BenchResult) -> str:
     """`4 at once: TTFT 812 ms, 31 tok/s each, 118 tok/s together`."""
     load = result.load
     alone = f"TTFT {result.ttft_ms:.0f} ms, {three_digits(result.request_tps)} tok/s"
-    if load.requests == 1:
+    if load.concurrency == 1:
         return f"alone: {alone}"
-    return f"{load.requests} at once: {alone} each, {three_digits(result.group_tps)} together"
+    return f"{load.concurrency} at once: {alone} each, {three_digits(result.group_tps)} together"
 
 
 def _result(text: str) -> BenchResult | None:

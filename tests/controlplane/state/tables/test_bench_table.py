@@ -15,7 +15,7 @@ from sparkfleet.controlplane.state.tables.bench_table import (
 )
 
 SETUP = bench_setup_of(plan().groups[0].choice.candidate)
-ALONE = BenchLoad(content="mixed", prompt=2048, answer=256, requests=1)
+ALONE = BenchLoad(content="mixed", prompt=2048, answer=256, concurrency=1)
 RESULT = BenchResult(setup=SETUP, load=ALONE, ttft_ms=412.4, request_tps=48.23, group_tps=48.23)
 
 
@@ -35,7 +35,7 @@ def test_a_newer_one_replaces_that_of_the_same_setup_and_load(store, clock, tmp_
     store.bench.keep(RESULT)
     clock.now += 60
     faster = RESULT.model_copy(update={"request_tps": 50.0})
-    four = RESULT.model_copy(update={"load": ALONE.model_copy(update={"requests": 4})})
+    four = RESULT.model_copy(update={"load": ALONE.model_copy(update={"concurrency": 4})})
     store.bench.keep(faster)
     clock.now += 60
     store.bench.keep(four)
@@ -52,8 +52,10 @@ def test_the_oldest_are_dropped(store, clock, monkeypatch):
     monkeypatch.setattr(bench_table, "MOST_RESULTS", 3)
     for requests in range(1, 6):
         clock.now += 1
-        store.bench.keep(RESULT.model_copy(update={"load": ALONE.model_copy(update={"requests": requests})}))
-    assert [one.load.requests for one in store.bench.all()] == [5, 4, 3]
+        store.bench.keep(
+            RESULT.model_copy(update={"load": ALONE.model_copy(update={"concurrency": requests})})
+        )
+    assert [one.load.concurrency for one in store.bench.all()] == [5, 4, 3]
 
 
 def test_those_of_a_newer_release_are_left_out(store):
@@ -70,5 +72,5 @@ def test_no_rate_is_kept_that_is_none(rate):
 
 def test_in_words():
     assert bench_words(RESULT) == "alone: TTFT 412 ms, 48.2 tok/s"
-    four = RESULT.model_copy(update={"load": ALONE.model_copy(update={"requests": 4}), "group_tps": 118.2})
+    four = RESULT.model_copy(update={"load": ALONE.model_copy(update={"concurrency": 4}), "group_tps": 118.2})
     assert bench_words(four) == "4 at once: TTFT 412 ms, 48.2 tok/s each, 118 together"
