@@ -30,8 +30,8 @@ from sparkfleet.fleet.nodes.collect_facts import collect_facts
 from sparkfleet.group.probe import Probe, wait_healthy
 from sparkfleet.group.ranks.rank_node import spec_here
 from sparkfleet.group.ranks.rank_spec import Ports
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.environment import FLEET_LABEL

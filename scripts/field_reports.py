@@ -16,8 +16,8 @@ import yaml
 
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.specs.load import load_deployment, load_inventory
 

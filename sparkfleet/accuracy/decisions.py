@@ -31,8 +31,8 @@ from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoin
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.draft_methods import SPEED_METHODS, speed_method
 from sparkfleet.perf.predictor import format_of, predictor_of
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import ENGINE_LABELS, DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 

@@ -13,7 +13,7 @@ from sparkfleet.fleet.planning.group_measurements import canary_words, measured_
 from sparkfleet.fleet.report.outcome import rung_lines
 from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import NodeFacts
-from sparkfleet.planner.search.cpu_models import uses_gpu
+from sparkfleet.planner.cpu.cpu_stacks import uses_gpu
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.units import GIB, gib
 

@@ -45,6 +45,8 @@ NOT_ON_NODES = (
         "planner/engine_args/",
         "planner/place/",
         "planner/search/",
+        "planner/cpu/",
+        "planner/packing/",
         "planner/rules/rule_facts.py",
     ),
     *("planner/report/explain/", "planner/report/prediction_terms.py"),

@@ -15,8 +15,8 @@ from sparkfleet.errors import EngineError
 from sparkfleet.fleet.nodes.assumed import assume
 from sparkfleet.fleet.planning.checkpoints import checkpoints_of
 from sparkfleet.knowledge.engines.method_support import names_of
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.load import load_deployments, load_inventory
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.predictor import usual
 from sparkfleet.perf.workload import CHECK, Workload
-from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 
 HERE = Workload(prompt=2048, generate=128)
 

@@ -5,8 +5,8 @@ import pytest
 from sparkfleet.hostfacts.network.link import LinkFacts
 from sparkfleet.hostfacts.node import Gpu, InstalledEngine, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import Deployment
 
 ROOT = Path(__file__).parents[2]

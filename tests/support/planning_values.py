@@ -7,8 +7,8 @@ from sparkfleet.errors import Infeasible
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.perf.memory.demand import NodeMemory
 from sparkfleet.perf.model_shape import ModelShape
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.units import GIB
 
 NVFP4 = "nvidia/Llama-3.3-70B-Instruct-FP4"

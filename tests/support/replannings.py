@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.fleet.planning.replanning import Replanning
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import Plan
 from sparkfleet.specs.deployment import Deployment
 

@@ -22,8 +22,8 @@ from sparkfleet.fleet.planning.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_launch import ALONE
 from sparkfleet.group.ranks.rank_spec import cache_dir, root_of
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import image_of
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan
 from sparkfleet.runtime.files.builtin_models import builtin_path

@@ -24,10 +24,10 @@ from sparkfleet.fleet.planning.running import (
 )
 from sparkfleet.fleet.planning.step_times import StepTimes, last_start_s
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import Change, DiffVerb, compare, planned_groups
 from sparkfleet.planner.rules.failure_memory import without_failed
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.image_refs import digests_of, with_digests
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.specs.deployment import Deployment

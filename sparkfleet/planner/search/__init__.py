@@ -1,1 +1,1 @@
-"""Enumerates proposals, evaluates them and ranks them into a ladder."""
+"""Chooses the ladder of one variant: enumerates proposals, evaluates them, and ranks them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.knowledge.rules.rules import Penalise
@@ -11,7 +10,7 @@ from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
 from sparkfleet.planner.search.spread import sparks_words
-from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
+from sparkfleet.planner.types.plan import Rung
 from sparkfleet.specs.deployment import Objective
 
 OBJECTIVES: dict[Objective, str] = {
@@ -27,15 +26,6 @@ NOTABLE = 1.05
 """Times as fast from which on a rung that decodes faster, though its whole answer is no faster, is worth a line."""
 
 ADVISORY = "its release has a published security advisory (`sparkfleet explain security-advisory`)"
-
-
-class ServedVariant(NamedTuple):
-    """The groups of a variant, and what was rejected."""
-
-    groups: list[GroupPlan]
-    rejected: list[Rejection]
-    nearest: Sequence[str] = ()
-    """The nearest things that would fit, if there are no groups."""
 
 
 def tps_alone(evaluation: Evaluation) -> float:
@@ -92,16 +82,6 @@ def because(proposal: Proposal, choice: Evaluation, tps: float, ours: float, cas
     if is_alike and proposal.split.tp > 1 and link is not None:
         return f": {blocks} all-reduces a step over {link.latency_us:.0f} µs links cost more than the smaller reads save"
     return ""
-
-
-def largest_of(rungs: Sequence[Rung]) -> float:
-    """The largest need of a ladder's rungs, bytes per rank: their nodes must have room for every rung."""
-    return max(rung.prediction.memory_bytes_per_rank.mid for rung in rungs)
-
-
-def nodes_and_bytes_of(group: GroupPlan) -> tuple[tuple[str, ...], float]:
-    """The nodes of a group, and the bytes that each of its ranks is counted with on them."""
-    return group.choice.candidate.shape.nodes, largest_of(group.ladder)
 
 
 def _with_depths(evaluation: Evaluation) -> Rung:
@@ -235,9 +215,3 @@ def moved(rung: Rung, nodes: tuple[str, ...], beside: Sequence[str]) -> Rung:
         shared = f"shares memory bandwidth with {', '.join(beside)}: each is slower than predicted while both are busy"
         update["notes"] = (*rung.notes, shared)
     return rung.model_copy(update=update)
-
-
-def noted(group: GroupPlan, note: str) -> GroupPlan:
-    """A group with a note on each of its rungs."""
-    ladder = tuple(rung.model_copy(update={"notes": (*rung.notes, note)}) for rung in group.ladder)
-    return group.model_copy(update={"ladder": ladder})

@@ -22,9 +22,9 @@ from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.predictor import usual
 from sparkfleet.perf.workload import CHECK
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.layout import band_ends
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import Deployment
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"

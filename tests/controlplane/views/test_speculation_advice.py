@@ -29,8 +29,8 @@ from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.latency.local_acceptance import CLEARLY, ENOUGH_STEPS
 from sparkfleet.perf.prediction import Speculation
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import Deployment
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"

@@ -10,8 +10,8 @@ from sparkfleet.fleet.planning.fewer_bits import FewerBits, fewer_bits_lines, pl
 from sparkfleet.fleet.planning.replanning import FEW, GAIN, Replanning
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Band
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan
 from sparkfleet.specs.deployment import Deployment
 

@@ -7,8 +7,8 @@ from replannings import replanning
 from sparkfleet.fleet.planning.named_images import NamedImage, named_image_lines, plans_with_named_images
 from sparkfleet.fleet.planning.replanning import FEW, GAIN
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import Deployment
 
 GPT_OSS = "openai/gpt-oss-120b"

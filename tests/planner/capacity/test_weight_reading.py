@@ -4,8 +4,8 @@ import pytest
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.capacity.weight_reading import loading_times
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.report.explain.plan import explain_plan
-from sparkfleet.planner.search.planner import plan_fleet
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
 GB = 10**9

@@ -4,9 +4,9 @@ import pytest
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import MemoryUse
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.stacks import ENGINES
 from sparkfleet.planner.place.weight_containers import engines_for
-from sparkfleet.planner.search.planner import plan_fleet
 
 GPT_OSS = "ggml-org/gpt-oss-120b-GGUF:MXFP4"
 MTP = "unsloth/Qwen3.6-35B-A3B-MTP-GGUF:UD-Q4_K_M"

@@ -10,10 +10,10 @@ from sparkfleet.fleet.planning.checkpoints import checkpoints_of
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.effect_words import effect_words
 from sparkfleet.planner.report.prediction_terms import prediction_sums, sum_lines
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.specs.deployment import drafts_of
 from sparkfleet.specs.load import load_deployment, load_inventory
 

@@ -5,7 +5,7 @@ from model_configs import CONFIGS
 from planning_values import choice
 
 from sparkfleet.checkpoints.checkpoint_reader import checkpoint_from_config
-from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 
 TARGET, PUBLISHED = "Qwen/Qwen3.6-27B-FP8", "z-lab/Qwen3.6-27B-DFlash"
 

@@ -14,9 +14,9 @@ from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvid
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Split
 from sparkfleet.perf.workload import Workload
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.search import objective
 from sparkfleet.planner.search.objective import required_gain
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.planner.search.spread import alternative_line
 from sparkfleet.specs.deployment import Deployment
 

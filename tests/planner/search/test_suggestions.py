@@ -6,7 +6,7 @@ import pytest
 from planning_values import choice
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
-from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"
 GPT = "openai/gpt-oss-120b"

@@ -12,9 +12,9 @@ from dataclasses import replace
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.engine_args.user_overrides import requests_given
-from sparkfleet.planner.search.planning_context import PlanningContext
-from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of, noted
-from sparkfleet.planner.search.variant_planner import VariantPlanner
+from sparkfleet.planner.packing.planning_context import PlanningContext
+from sparkfleet.planner.packing.served_variant import ServedVariant, nodes_and_bytes_of, noted
+from sparkfleet.planner.packing.variant_planner import VariantPlanner
 from sparkfleet.planner.types.group_share import share_that_runs
 from sparkfleet.planner.types.plan import Candidate, GroupPlan
 from sparkfleet.specs.parallel import Parallel

@@ -8,8 +8,8 @@ from planning_values import choice
 from sparkfleet.checkpoints.io.licenses import License
 from sparkfleet.hostfacts.node import Gpu
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.planner import plan_fleet
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import DECLARED, Band, Prediction, Provenance
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
+from sparkfleet.planner.packing.served_variant import ServedVariant
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.rung_builder import ServedVariant
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, GroupShape, Rejection, Rung, Why
 from sparkfleet.specs.deployment import Variant
 from sparkfleet.units import gib

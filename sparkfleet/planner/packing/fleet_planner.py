@@ -17,11 +17,11 @@ from sparkfleet.planner.capacity.joint_sizing import with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Sizes, VariantCase
 from sparkfleet.planner.engine_args.user_overrides import take_over
+from sparkfleet.planner.packing.deployment_planner import plan_deployment
+from sparkfleet.planner.packing.planning_context import PlanningContext
+from sparkfleet.planner.packing.served_variant import nodes_and_bytes_of
+from sparkfleet.planner.packing.shared_kv import shared_kv
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.deployment_planner import plan_deployment
-from sparkfleet.planner.search.planning_context import PlanningContext
-from sparkfleet.planner.search.rung_builder import nodes_and_bytes_of
-from sparkfleet.planner.search.shared_kv import shared_kv
 from sparkfleet.planner.types.embedded_model import EmbeddedModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, InfeasibleDeployment, Plan
 from sparkfleet.specs.deployment import Deployment, drafts_of

@@ -4,9 +4,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.report.carry_over import carried_over
 from sparkfleet.planner.report.diff import planned_groups
-from sparkfleet.planner.search.planner import plan_fleet
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 GPT = "openai/gpt-oss-120b"

@@ -5,9 +5,9 @@ import pytest
 from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.hostfacts.node import InstalledEngine
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.planner.cpu.cpu_gguf import gguf_memory
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.search.cpu_gguf import gguf_memory
-from sparkfleet.planner.search.planner import plan_fleet
 from sparkfleet.units import GIB
 
 HERE = "/models/small"

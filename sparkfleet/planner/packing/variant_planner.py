@@ -16,18 +16,13 @@ from sparkfleet.planner.capacity.unequal_nodes import (
     share_note,
 )
 from sparkfleet.planner.engine_args.engine_args import share_given
+from sparkfleet.planner.packing.served_variant import ServedVariant, nodes_and_bytes_of, noted
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.ladder_search import ChosenLadder, LadderSearch
 from sparkfleet.planner.search.node_finder import NodeFinder
 from sparkfleet.planner.search.objective import SizedProposal, best_groups, total
-from sparkfleet.planner.search.rung_builder import (
-    ServedVariant,
-    moved,
-    nodes_and_bytes_of,
-    noted,
-    rung_of,
-)
+from sparkfleet.planner.search.rung_builder import moved, rung_of
 from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.group_share import shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung

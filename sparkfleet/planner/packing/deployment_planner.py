@@ -9,12 +9,16 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.hardware import is_known_gpu
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import VariantCase
+from sparkfleet.planner.cpu.cpu_groups import NEEDS_CPU_BUILD, cpu_groups, runs_on_cpu
+from sparkfleet.planner.cpu.cpu_misfits import cpu_misfit
+from sparkfleet.planner.cpu.cpu_rung import CpuWeights
+from sparkfleet.planner.cpu.cpu_stacks import uses_gpu
 from sparkfleet.planner.engine_args.user_overrides import requests_given, take_over
-from sparkfleet.planner.search import constraints, cpu_models
-from sparkfleet.planner.search.custom_workloads import custom_groups
-from sparkfleet.planner.search.planning_context import PlanningContext
-from sparkfleet.planner.search.rung_builder import ServedVariant, nodes_and_bytes_of
-from sparkfleet.planner.search.shared_groups import shared_groups
+from sparkfleet.planner.packing.custom_workloads import custom_groups
+from sparkfleet.planner.packing.planning_context import PlanningContext
+from sparkfleet.planner.packing.served_variant import ServedVariant, nodes_and_bytes_of
+from sparkfleet.planner.packing.shared_groups import shared_groups
+from sparkfleet.planner.search import constraints
 from sparkfleet.planner.types.group_share import requests_share, share_that_runs, shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, SkippedVariant, Why
 from sparkfleet.specs.deployment import Deployment, Variant
@@ -77,7 +81,7 @@ def _serve_variant(
     if wrong:
         rejected = [constraints.wanted("engine_args", one.reason) for one in wrong]
         return ServedVariant([], rejected, [one.remedy for one in wrong])
-    if cpu_models.takes(variant, planning.fleet):
+    if runs_on_cpu(variant, planning.fleet):
         return _serve_on_cpu(spec, number, variant, planning, ledger)
     case = _case(spec, variant, planning, share)
     if isinstance(case, Rejection):
@@ -88,18 +92,18 @@ def _serve_variant(
 def _serve_on_cpu(
     spec: Deployment, number: int, variant: Variant, planning: PlanningContext, ledger: MemoryLedger
 ) -> ServedVariant:
-    misfit = cpu_models.misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
+    misfit = cpu_misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
     if misfit is not None:
         return ServedVariant([], [misfit])
     each = _with_share(spec, number, variant, planning)
-    groups, rejected = cpu_models.embedded_groups(
+    groups, rejected = cpu_groups(
         spec.name,
         number,
         each,
         planning.fleet,
         ledger,
         runs_on=planning.nodes_of(spec.name, number),
-        weights=cpu_models.CpuWeights(
+        weights=CpuWeights(
             planning.checkpoints.get(variant.model),
             planning.checkpoints.get(variant.speculation.draft or ""),
         ),
@@ -107,8 +111,8 @@ def _serve_on_cpu(
     if each.concurrency is not None:
         whole = {"shared_concurrency": shared(variant.concurrency, each.concurrency)}
         groups = [group.model_copy(update=whole) for group in groups]
-    everywhere = not groups and all(cpu_models.uses_gpu(node) for node in planning.fleet.nodes)
-    return ServedVariant(groups, rejected, [cpu_models.WHERE] if everywhere else ())
+    everywhere = not groups and all(uses_gpu(node) for node in planning.fleet.nodes)
+    return ServedVariant(groups, rejected, [NEEDS_CPU_BUILD] if everywhere else ())
 
 
 def _with_share(spec: Deployment, number: int, variant: Variant, planning: PlanningContext) -> Variant:

@@ -5,7 +5,7 @@ from planning_values import choice, plan_on
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.predictor import predictor_of
-from sparkfleet.planner.search.planner import plan_fleet
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 
 FP8 = "Qwen/Qwen3.6-27B-FP8"
 
