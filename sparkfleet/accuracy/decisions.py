@@ -30,7 +30,8 @@ from sparkfleet.knowledge.models.known_models import checkpoint_if_known
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, PublishedPart
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.draft_methods import SPEED_METHODS, speed_method
-from sparkfleet.perf.predictor import format_of, predictor_of
+from sparkfleet.perf.predictor import predictor_of
+from sparkfleet.perf.weight_formats import format_of
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.types.plan import ENGINE_LABELS, DeploymentPlan

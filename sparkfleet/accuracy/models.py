@@ -31,7 +31,7 @@ from sparkfleet.knowledge.models.model_names import matches, plain
 from sparkfleet.knowledge.models.published_checkpoints import PublishedCheckpoint, load_published, published
 from sparkfleet.knowledge.models.published_ggufs import EVEN, WHOLE_PARTS
 from sparkfleet.perf.model_shape import GUESSED, PART_KINDS, ModelShape, from_checkpoint, from_counts
-from sparkfleet.perf.predictor import format_of
+from sparkfleet.perf.weight_formats import format_of
 
 ConfigJson = Mapping[str, object]
 Configs = Mapping[str, ConfigJson]

@@ -116,7 +116,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *_group(candidate, context),
     ]
     if candidate.device == "cpu":
-        # Compiling for the CPU takes longer than the embedded model ever runs (/health after 32 s instead of 20 s).
+        # Compiling for the CPU takes longer than a built-in model ever runs (/health after 32 s instead of 20 s).
         flags += ["--enforce-eager"]
     return tuple(flags)
 

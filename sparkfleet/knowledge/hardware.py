@@ -106,7 +106,7 @@ class KvDisk(Value):
 
 
 class CpuGeneric(Value):
-    """Any machine that runs the embedded engine."""
+    """Any machine that runs vLLM's CPU build."""
 
     read_gb_per_s: MeasuredRange
     bf16_tflops: MeasuredRange

@@ -6,23 +6,18 @@ speed model (`SpeedConfig`), which share the fields of `EngineConfig`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, lru_cache, partial
-from typing import NamedTuple, get_args
+from functools import cached_property, lru_cache
 
-from sparkfleet.checkpoints.arch.layers import LayerKind
-from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.engines.images import RequantizedBits
-from sparkfleet.knowledge.models.gguf_formats import format_of_tag
 from sparkfleet.knowledge.models.speculators import bundles
-from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, factors
+from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.draft_methods import as_counted, at_depth, deepest, speed_method
 from sparkfleet.perf.drafter import Drafter, drafter_by_name, pass_bytes
 from sparkfleet.perf.engine_config import EngineConfig
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.latency.rates import Rates, rates
@@ -33,68 +28,11 @@ from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.memory.kv_cache import whole_block
 from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Band, DepthPrediction, MemoryPart, Speculation, Split
-from sparkfleet.perf.workload import CHECK, Content, Workload
-
-PROMPT = 2048
-"""Prompt of a predicted TTFT, tokens; less if the context is short."""
-ANSWER = 256
-"""Answer of a predicted rate, tokens."""
+from sparkfleet.perf.weight_formats import format_of, kv_element_bytes
+from sparkfleet.perf.workload import CHECK, PROMPT, Content, Workload, usual
 
 REMEMBERED = 20_000
 """Answers that a predictor keeps; a plan for 64 nodes asks for a few hundred."""
-
-FORMATS = {
-    "fp8": "fp8",
-    "mxfp8": "fp8",
-    "int8": "fp8",
-    "nvfp4": "nvfp4",
-    "mxfp4": "mxfp4",
-    "int4": "int4",
-    "nf4": "int4",
-    "exl3": "exl3",
-}
-"""Formats of weights as physics.yaml calls them."""
-GGUF_FORMATS = {
-    "gguf2": "q2_k",
-    "gguf3": "q3_k",
-    "gguf4": "q4_k",
-    "gguf5": "q5_k",
-    "gguf6": "q6_k",
-    "gguf8": "q8_0",
-    "gguf-mxfp4": "gguf-mxfp4",
-}
-"""The same of GGUF weights whose tag names no quantisation."""
-GGUF_KV_BYTES = {
-    "f32": 4.0,
-    "q8_0": 34 / 32,
-    "q5_1": 24 / 32,
-    "q5_0": 22 / 32,
-    "q4_1": 20 / 32,
-    "q4_0": 18 / 32,
-    "iq4_nl": 18 / 32,
-}
-"""Bytes per element of the types that llama.cpp's `--cache-type-k` takes, beside f16 and bf16: blocks of 32 with their scale
-(ggml/src/ggml-common.h)."""
-
-
-class EngineSettings(NamedTuple):
-    """Settings of an engine, beside the checkpoint and the split, that memory and speed depend on.
-
-    They name the speculative method and its draft model; the `EngineConfig` that is made of them has its shapes.
-    """
-
-    engine: str
-    release: str
-    speculation: Speculation
-    eager: bool
-    kv_dtype: str
-    batch_tokens: int
-    link: LinkSpeed | None
-    marlin: bool = False
-    disk_tables: bool = False
-    kv_disk: bool = False
-    requantized: RequantizedBits = ()
-    """Parts that the build stores in other bits than the checkpoint."""
 
 
 class Predictor:
@@ -124,7 +62,6 @@ class Predictor:
         self.shape: ModelShape = from_checkpoint(checkpoint)
         self._shapes: dict[RequantizedBits, ModelShape] = {}
         self.format = format_of(checkpoint)
-        self.divides = lru_cache(maxsize=32)(partial(divides_heads, checkpoint))
         self._rates: dict[tuple[object, ...], Rates] = {}
         self._memory: dict[tuple[object, ...], tuple[Band, tuple[MemoryPart, ...]]] = {}
         self._depths: dict[tuple[object, ...], DepthPrediction | None] = {}
@@ -356,67 +293,3 @@ def predictor_of(
 ) -> Predictor:
     """The predictor of a checkpoint. A pure function of its arguments, so remembered from one plan to the next."""
     return Predictor(checkpoint, measurements, drafts, content, acceptances)
-
-
-def predicted_content(kind: str) -> Content:
-    """The text that speeds are predicted for, by a deployment's `content`: edits are predicted as code."""
-    found: Content = (
-        "code" if kind == "edits" else next((one for one in get_args(Content) if one == kind), "mixed")
-    )
-    return found
-
-
-def usual(context: int, concurrency: int, content: Content = "mixed") -> Workload:
-    """The requests that speeds are predicted for; shorter ones if the context is too short."""
-    prompt = min(PROMPT, max(1, context // 2))
-    answer = min(ANSWER, max(1, context - prompt))
-    return Workload(prompt=prompt, generate=answer, concurrency=concurrency, content=content, window="burst")
-
-
-def divides_heads(checkpoint: Checkpoint, tp: int) -> bool:
-    """True if attention can be split `tp` ways: query heads divided, KV heads divided or copied."""
-    groups = [group for group in checkpoint.layers if group.kind is not LayerKind.LINEAR]
-    return all(
-        group.query_heads % tp == 0
-        and (group.kv_heads == 0 or group.kv_heads % tp == 0 or tp % group.kv_heads == 0)
-        for group in groups
-    )
-
-
-@lru_cache(maxsize=32)
-def kv_element_bytes(dtype: str) -> float:
-    """Bytes of one cached element."""
-    if dtype in GGUF_KV_BYTES:
-        return GGUF_KV_BYTES[dtype]
-    if "fp8" in dtype or dtype == "int8":
-        return 1.0
-    return 0.5625 if "fp4" in dtype else 2.0
-
-
-def format_of(checkpoint: Checkpoint) -> str:
-    """The format of a checkpoint's weights as the speed model calls it."""
-    quantization = checkpoint.quantization
-    if checkpoint.gguf is not None:
-        stored = quantization.scheme.format if quantization else ""
-        named = "gguf-mxfp4" if stored == "gguf-mxfp4" else format_of_tag(checkpoint.gguf.tag)
-        return named or (GGUF_FORMATS.get(quantization.scheme.format, "q4_k") if quantization else "bf16")
-    if quantization is None:
-        return "bf16"
-    if "prismaquant" in checkpoint.id.lower():
-        return "prismaquant"
-    experts = quantization.scheme_of(Part.EXPERTS).format
-    main = quantization.scheme.format
-    if (main, experts) == ("fp8", "mxfp4"):
-        return "fp8+mxfp4"
-    if experts == "int4" and FORMATS.get(quantization.scheme_of(Part.ATTENTION).format) == "fp8":
-        return "int4-int8"
-    return FORMATS.get(main, "bf16")
-
-
-def release_of(image: str, version: str) -> str:
-    """The engine's release as factors name it: `0.27`, or the name of a patched build."""
-    named = next((stack for stack in PATCHED_BUILDS if stack in image.lower()), "")
-    if named:
-        return named
-    found = re.match(r"v?(\d+\.\d+)", version)
-    return found[1] if found else ""

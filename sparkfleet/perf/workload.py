@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from sparkfleet.values import Value
 
@@ -15,6 +15,11 @@ Window = Literal["decode", "burst", "served", "closed", "steady", "whole"]
 first token to the last; served: the same with all prefills counted in the tok/s of all; closed: a next request follows each
 that ends, all time counted; steady: prefills of others in between; whole: tok/s of one request, too, counted from when it
 was sent."""
+
+PROMPT = 2048
+"""Prompt of a predicted TTFT, tokens; less if the context is short."""
+ANSWER = 256
+"""Answer of a predicted rate, tokens."""
 
 
 class Workload(Value):
@@ -52,3 +57,18 @@ class Workload(Value):
 
 CHECK = Workload(prompt=1, generate=64, window="decode")
 """Measured request to every group right after its start, alone: a word, and 64 tokens (group/probe.py)."""
+
+
+def predicted_content(kind: str) -> Content:
+    """The text that speeds are predicted for, by a deployment's `content`: edits are predicted as code."""
+    found: Content = (
+        "code" if kind == "edits" else next((one for one in get_args(Content) if one == kind), "mixed")
+    )
+    return found
+
+
+def usual(context: int, concurrency: int, content: Content = "mixed") -> Workload:
+    """The requests that speeds are predicted for; shorter ones if the context is too short."""
+    prompt = min(PROMPT, max(1, context // 2))
+    answer = min(ANSWER, max(1, context - prompt))
+    return Workload(prompt=prompt, generate=answer, concurrency=concurrency, content=content, window="burst")

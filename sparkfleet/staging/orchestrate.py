@@ -345,7 +345,7 @@ def _demand_alike(manifest: Manifest, other: Manifest, node: str) -> None:
 
 
 def _how_to_get(wanted: StagingItem) -> str:
-    """The way to a directory or an embedded model that no node has."""
+    """The way to a directory or a built-in model that no node has."""
     if wanted.kind != "builtin":
         return "Copy it to one of the nodes, at the same path."
     name = wanted.name.removeprefix(BUILTIN)

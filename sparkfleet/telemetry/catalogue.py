@@ -75,7 +75,7 @@ LABELS: dict[str, str] = {
     "shape": "Nodes and parallelism of a group in words.",
     "quant": "Format of the weights.",
     "speculation": "Speculative method in words.",
-    "checkpoint": "Hub id, directory, or embedded model.",
+    "checkpoint": "Hub id, directory, or built-in model.",
     "node": "Name of a node in the inventory.",
     "rank": "Number of a rank in its group, from 0.",
     "gpu": "Index of a GPU of the node.",

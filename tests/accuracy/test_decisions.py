@@ -12,7 +12,7 @@ from sparkfleet.accuracy.decision_report import DecisionReport
 from sparkfleet.accuracy.decisions import _known, decide, published_cases, scored_unseen
 from sparkfleet.accuracy.published import decisions_in
 from sparkfleet.accuracy.rows import cases_of, read_rows
-from sparkfleet.perf.predictor import format_of
+from sparkfleet.perf.weight_formats import format_of
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("decisions_script", ROOT / "scripts" / "decisions.py")

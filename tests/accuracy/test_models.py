@@ -18,10 +18,11 @@ from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.known_models import MODELS, known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.latency_model import model_of
 from sparkfleet.perf.latency.rates import rates
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import EngineSettings, Predictor
+from sparkfleet.perf.predictor import Predictor
 from sparkfleet.perf.workload import Workload
 
 PROMPTS = (2048, 32_768)

@@ -197,7 +197,7 @@ class LabFleet(FleetCommands):
         return self.ray_says(PLACED)
 
     def bring(self, model="tiny"):
-        """Lay an embedded model into every node's cache, where it would otherwise be trained, and what vLLM knows of it."""
+        """Lay a built-in model into every node's cache, where it would otherwise be trained, and what vLLM knows of it."""
         subprocess.run(
             [sys.executable, "-m", "sparkfleet.tiny_models", "build", model], check=True, timeout=900
         )

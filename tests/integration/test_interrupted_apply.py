@@ -120,7 +120,7 @@ def test_an_apply_that_ends_in_a_phase_is_repeated_and_nothing_is_double(fleet, 
 
 @pytest.fixture
 def without_models(fleet):
-    """Takes the embedded models of nodes away; afterwards they are there again."""
+    """Takes the built-in models of nodes away; afterwards they are there again."""
     taken = []
 
     def take(*nodes):
@@ -155,7 +155,7 @@ def test_an_apply_that_ends_while_weights_are_copied_goes_on_where_it_was(fleet,
 
 
 @pytest.mark.full
-def test_an_apply_of_an_embedded_model_that_no_node_has_starts_nothing(fleet, without_models):
+def test_an_apply_of_a_built_in_model_that_no_node_has_starts_nothing(fleet, without_models):
     """Each rank would train its own."""
     bring_down(fleet)
     without_models(*NODES)

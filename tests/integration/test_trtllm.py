@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 STUCK_S = Timeouts().stuck_s
 
 MODEL = f"/home/nvidia/.cache/sparkfleet/builtin/{cache.path('tiny').name}"
-"""By its path: an embedded model by its name is for CPUs."""
+"""By its path: a built-in model by its name is for CPUs."""
 DEPLOYMENT = (
     "name: tiny\nmodel: {model}\nengine: trtllm\nruntime: container\nimage: {image}\ncontext: 512\nconcurrency: {slots}\n"
     "speculation: none\nsilence: 60\nenv: {{TEST_SECRET: kept-from-arguments}}\n{more}"

@@ -13,8 +13,7 @@ from sparkfleet.perf.latency.rates import rates
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, distance
 from sparkfleet.perf.prediction import Provenance
-from sparkfleet.perf.predictor import usual
-from sparkfleet.perf.workload import CHECK, Workload
+from sparkfleet.perf.workload import CHECK, Workload, usual
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 
 HERE = Workload(prompt=2048, generate=128)

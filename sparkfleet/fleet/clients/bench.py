@@ -25,7 +25,7 @@ from sparkfleet.fleet.node_programs import who
 from sparkfleet.fleet.planning.group_measurements import rung_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.perf.predictor import predicted_content, usual
+from sparkfleet.perf.workload import predicted_content, usual
 from sparkfleet.planner.types.plan import Rung
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.units import plural

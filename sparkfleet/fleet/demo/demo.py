@@ -21,7 +21,7 @@ UNAUTHORIZED = 401
 
 
 def require_packages() -> None:
-    """Raises NodeError with the command if this Python cannot run a fleet with the embedded engine."""
+    """Raises NodeError with the command if this Python cannot run a fleet with vLLM's CPU build."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise NodeError(

@@ -17,7 +17,7 @@ from sparkfleet.fleet.planning.settled_checkpoint import Found, NodeAnswer, is_w
 from sparkfleet.fleet.session import Session
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.models.speculators import speculator_with
-from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.metadata import ask_outlines
 from sparkfleet.runtime.files.builtin_models import PREFIX, builtin_model, builtin_path
@@ -173,7 +173,7 @@ async def search(
     }
 
 
-def embedded_of(specs: Iterable[Deployment]) -> dict[str, EmbeddedModel]:
+def builtin_models_of(specs: Iterable[Deployment]) -> dict[str, CpuModel]:
     """Capabilities of the built-in models that deployments name, as models or as drafts, built or not.
 
     Raises:

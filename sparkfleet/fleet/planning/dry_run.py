@@ -17,7 +17,7 @@ from sparkfleet.engines.harmony import needs_encodings
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import RankNetwork, rank_networks
 from sparkfleet.fabric.node_addresses import node_addresses
-from sparkfleet.fleet.planning.checkpoints import embedded_of
+from sparkfleet.fleet.planning.checkpoints import builtin_models_of
 from sparkfleet.fleet.planning.plan import checkpoints_for, fleet_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_launch import ALONE
@@ -86,7 +86,11 @@ async def dry_run(session: Session, specs: Sequence[Deployment], assumed: str | 
     """Plan deployments as if nothing ran. Raises as `plan_deployments` does."""
     fleet = await fleet_of(session, assumed)
     plan = plan_fleet(
-        specs, fleet, await checkpoints_for(session, specs, fleet), {}, embedded=embedded_of(specs)
+        specs,
+        fleet,
+        await checkpoints_for(session, specs, fleet),
+        {},
+        builtin_models=builtin_models_of(specs),
     )
     return DryRun(tuple(specs), plan, session.inventory, fleet)
 

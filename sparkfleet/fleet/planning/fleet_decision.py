@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.controlplane.views.speculation_advice import acceptances_of
-from sparkfleet.fleet.planning.checkpoints import embedded_of
+from sparkfleet.fleet.planning.checkpoints import builtin_models_of
 from sparkfleet.fleet.planning.group_measurements import measured_lines, measurements_of
 from sparkfleet.fleet.planning.running import (
     desired_before,
@@ -122,14 +122,14 @@ def planned_with(
     counted on the requests of those that go on would replace one, the plan is made without it, and then without any
     measurement.
     """
-    own, counted, embedded = measurements_of(status), acceptances_of(status), embedded_of(specs)
+    own, counted, builtin = measurements_of(status), acceptances_of(status), builtin_models_of(specs)
     plan = partial(
         plan_fleet,
         specs,
         fleet,
         checkpoints,
         running_plans(status),
-        embedded=embedded,
+        builtin_models=builtin,
         resized=resized,
         yielding=yielding(status),
         unloaded=unloaded(status),

@@ -8,10 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from sparkfleet.group.group_name import short_name
+from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Band
-from sparkfleet.perf.predictor import predicted_content, release_of
-from sparkfleet.perf.workload import CHECK, Workload
+from sparkfleet.perf.workload import CHECK, Workload, predicted_content
 from sparkfleet.planner.report.explain.layout import band_ends
 from sparkfleet.planner.types.plan import Rung
 

@@ -40,7 +40,8 @@ from sparkfleet.fleet.planning.replanning import Replanning
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import load_step_times
 from sparkfleet.fleet.session import Session
-from sparkfleet.perf.predictor import predicted_content, predictor_of
+from sparkfleet.perf.predictor import predictor_of
+from sparkfleet.perf.workload import predicted_content
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 from sparkfleet.planner.report.prediction_terms import PredictionSum, prediction_sums
 from sparkfleet.planner.report.rendezvous import open_rendezvous

@@ -36,7 +36,7 @@ FLEET = "fleet"
 OF_FLEET = frozenset({FleetStep.INSTALLING, FleetStep.STARTING_RAY, FleetStep.JOINING, FleetStep.STOPPING})
 
 TYPICAL_FLEET_S: Mapping[FleetStep, float] = {FleetStep.STARTING_RAY: 10.0}
-TYPICAL_EMBEDDED_S: Mapping[FleetStep, float] = {
+TYPICAL_BUILTIN_S: Mapping[FleetStep, float] = {
     FleetStep.TRAINING: 90.0,
     FleetStep.STARTING_ENGINE: 20.0,
     FleetStep.LOADING: 5.0,
@@ -86,7 +86,7 @@ def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTi
     """Expected duration of each step of a start: the last measured, else a typical one, else none. Pure."""
     typical = dict(TYPICAL_FLEET_S)
     if subject and all(part.startswith("builtin:tiny on vllm") for part in subject.split(" + ")):
-        typical |= TYPICAL_EMBEDDED_S
+        typical |= TYPICAL_BUILTIN_S
     measured = known.get(FLEET, {}) | known.get(subject, {})
     return {step: ExpectedTime(seconds=s, measured=False) for step, s in typical.items()} | {
         step: ExpectedTime(seconds=s, measured=True) for step, s in measured.items()

@@ -22,7 +22,7 @@ WORDS: dict[PhaseName, str] = {
     "up": "the server is up",
 }
 _BUILD = re.compile(r"^builtin:[\w.-]+: (\S.*)$")
-"""A line of the build of an embedded model (tiny_models/progress.py), which is sparkfleet's own."""
+"""A line of the build of a built-in model (tiny_models/progress.py), which is sparkfleet's own."""
 _OF_DEVELOPERS = re.compile(r"^training, |, loss [\d.]+| \(\d+ s\)$")
 """Parts of that line for developers only, or shown elsewhere: the phase's name, the loss, its age."""
 

@@ -8,11 +8,12 @@ are known at some loads, and a load between two of them has shares of both: one 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.knowledge.published.factors import Quantity
+from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, Quantity
 from sparkfleet.perf.latency.roofline_terms import SpeedConfig
 
 ENGINE_GROUPS = {
@@ -172,3 +173,12 @@ def decode_keys(setup: SpeedConfig, batch: float) -> dict[str, float]:
 def prefill_keys(setup: SpeedConfig, prompt: int, batch: float) -> dict[str, float]:
     """Effects on the time of a prefill, each with the share that applies: 1 for those of the setup."""
     return dict.fromkeys(_prefill_setup_keys(setup), 1.0) | prefill_load_keys(setup, prompt, batch)
+
+
+def release_of(image: str, version: str) -> str:
+    """The engine's release as factors name it: `0.27`, or the name of a patched build."""
+    named = next((stack for stack in PATCHED_BUILDS if stack in image.lower()), "")
+    if named:
+        return named
+    found = re.match(r"v?(\d+\.\d+)", version)
+    return found[1] if found else ""

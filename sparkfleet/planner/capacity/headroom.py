@@ -12,9 +12,10 @@ from dataclasses import replace
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.knowledge.engines.images import requantized_by
 from sparkfleet.knowledge.rules.rule_context import parse_flags
+from sparkfleet.perf.engine_settings import EngineSettings
+from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.perf.predictor import EngineSettings, release_of
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, planned_chunk, size_proposal, sized_at
 from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, chunk_given, kv_type_given

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.roofline_terms import own_chunk
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse
-from sparkfleet.perf.predictor import EngineSettings
 from sparkfleet.planner.capacity.proposal import KvSizing, Proposal, Sizes, Sizing, VariantCase
 from sparkfleet.planner.engine_args.engine_args import (
     BATCHED,

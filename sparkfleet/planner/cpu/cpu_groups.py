@@ -90,7 +90,7 @@ def _refusal(
         return _no(variant, node, "not among the nodes that the deployment names", "wanted")
     if uses_gpu(node):
         gpu = node.gpu.name if node.gpu else ""
-        return _no(variant, node, f"{gpu}: the embedded models run on CPUs only")
+        return _no(variant, node, f"{gpu}: built-in models run on CPUs only")
     if not variant.model.startswith(("builtin:", "/")):
         return _no(
             variant,

@@ -7,7 +7,7 @@ from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.planner.cpu.cpu_stacks import stack_of
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.search.constraints import wanted
-from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import Deployment, Method, Variant
 
@@ -17,9 +17,7 @@ NEEDS_DRAFT: tuple[Method, ...] = ("draft", "eagle3", "dflash", "dflash2", "dspa
 """Methods whose draft is a checkpoint of its own. For CPUs none is known by itself."""
 
 
-def cpu_misfit(
-    spec: Deployment, variant: Variant, fleet: Fleet, model: EmbeddedModel | None
-) -> Rejection | None:
+def cpu_misfit(spec: Deployment, variant: Variant, fleet: Fleet, model: CpuModel | None) -> Rejection | None:
     """Reason that excludes a deployment from every CPU: its model, its method or its engine cannot do what it sets.
 
     Args:
@@ -47,7 +45,7 @@ def cpu_misfit(
     return None
 
 
-def _lacks(spec: Deployment, variant: Variant, model: EmbeddedModel) -> str:
+def _lacks(spec: Deployment, variant: Variant, model: CpuModel) -> str:
     if not model.weights:
         return "the directory has a config and no weights"
     if variant.context is not None and model.positions is not None and variant.context > model.positions:

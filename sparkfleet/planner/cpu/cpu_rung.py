@@ -97,7 +97,7 @@ def cpu_rung(variant: Variant, nodes: tuple[str, ...], stack: CpuStack, weights:
     return Rung(
         candidate=candidate,
         prediction=Prediction(memory_bytes_per_rank=rank_memory(variant, stack, weights)),
-        reason=f"on the CPU: {'an image' if stack.image else 'the embedded engine'}, {ranks}",
+        reason=f"on the CPU: {'an image' if stack.image else 'the engine that is installed'}, {ranks}",
         notes=(f"unknown image: assumed to contain {candidate.stack}",) if stack.image else (),
     )
 

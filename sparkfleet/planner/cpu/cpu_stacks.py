@@ -36,7 +36,7 @@ def uses_gpu(node: NodeFacts) -> bool:
 
 
 def stack_of(variant: Variant, nodes: Sequence[NodeFacts], node: NodeFacts) -> CpuStack | None:
-    """The stack of a variant on a node, None if it has none there. `nodes` are searched for the version of an unknown image."""
+    """The stack of a variant on a node, None if it has none; `nodes` are searched for the version of an unknown image."""
     if variant.image or variant.runtime == "container":
         return _in_image(variant, nodes)
     return next(_installed(variant, (node,)), None)

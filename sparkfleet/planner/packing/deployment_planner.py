@@ -92,7 +92,7 @@ def _serve_variant(
 def _serve_on_cpu(
     spec: Deployment, number: int, variant: Variant, planning: PlanningContext, ledger: MemoryLedger
 ) -> ServedVariant:
-    misfit = cpu_misfit(spec, variant, planning.fleet, planning.embedded_model(variant.model))
+    misfit = cpu_misfit(spec, variant, planning.fleet, planning.cpu_model(variant.model))
     if misfit is not None:
         return ServedVariant([], [misfit])
     each = _with_share(spec, number, variant, planning)

@@ -22,7 +22,7 @@ from sparkfleet.planner.packing.planning_context import PlanningContext
 from sparkfleet.planner.packing.served_variant import nodes_and_bytes_of
 from sparkfleet.planner.packing.shared_kv import shared_kv
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, InfeasibleDeployment, Plan
 from sparkfleet.specs.deployment import Deployment, drafts_of
 
@@ -42,7 +42,7 @@ def plan_fleet(
     measurements: Sequence[LocalMeasurement] = (),
     *,
     acceptances: Mapping[str, tuple[LocalAcceptance, ...]] | None = None,
-    embedded: Mapping[str, EmbeddedModel] | None = None,
+    builtin_models: Mapping[str, CpuModel] | None = None,
     resized: bool = False,
     yielding: Collection[str] = (),
     unloaded: Collection[str] = (),
@@ -52,12 +52,12 @@ def plan_fleet(
     Args:
         specs: the deployments.
         fleet: nodes, links.
-        checkpoints: facts of the checkpoints by `model` as the deployments name it; custom and embedded ones need none.
+        checkpoints: facts of the checkpoints by the `model` of deployments; custom workloads and built-in models need none.
         running: plans of what runs now; those of `specs` give their memory back, and keep their nodes if they can.
         measurements: those of this fleet; predictions of the same setups follow it.
         acceptances: by deployment, acceptance of drafts on its own requests; predictions with the same drafts follow it, and
             open depths are chosen by it.
-        embedded: capabilities of built-in models, by name.
+        builtin_models: capabilities of built-in models, by name.
         resized: groups that run do not keep the share of `concurrency` that they were sized for.
         yielding: deployments on demand among `running` that are loaded: their memory counts as free.
         unloaded: deployments on demand among `running` that are not: they hold no memory.
@@ -72,7 +72,7 @@ def plan_fleet(
         measurements=tuple(measurements),
         acceptances=dict(acceptances or {}),
         drafts=drafts_of(specs),
-        embedded=dict(embedded or {}),
+        builtin_models=dict(builtin_models or {}),
         resized=resized,
         replaced=frozenset(spec.name for spec in specs),
         yielding=frozenset(yielding),

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.local_measurements import LocalMeasurement
-from sparkfleet.perf.predictor import Predictor, predicted_content, predictor_of
+from sparkfleet.perf.predictor import Predictor, predictor_of
+from sparkfleet.perf.workload import predicted_content
 from sparkfleet.planner.capacity.proposal import Sizes
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, NodeLoad
 from sparkfleet.specs.deployment import Deployment
 
@@ -29,7 +30,7 @@ class PlanningContext:
     """By deployment: acceptance of drafts on its own requests."""
     drafts: tuple[str, ...] = ()
     """Names of checkpoints that are drafts."""
-    embedded: Mapping[str, EmbeddedModel] = field(default_factory=dict)
+    builtin_models: Mapping[str, CpuModel] = field(default_factory=dict)
     """Built-in models, by name."""
     most: Mapping[str, Sizes] = field(default_factory=dict)
     """By deployment, what its open sizes may be at most."""
@@ -46,10 +47,10 @@ class PlanningContext:
     beside: tuple[NodeLoad, ...] = ()
     """Memory that the other deployments of the same call hold."""
 
-    def embedded_model(self, model: str) -> EmbeddedModel | None:
+    def cpu_model(self, model: str) -> CpuModel | None:
         """A model that would run on a CPU; None if nothing is known about it."""
         checkpoint = self.checkpoints.get(model)
-        return self.embedded.get(model) or (EmbeddedModel.of(checkpoint) if checkpoint else None)
+        return self.builtin_models.get(model) or (CpuModel.of(checkpoint) if checkpoint else None)
 
     def predictor(self, model: str, spec: Deployment) -> Predictor | None:
         """Memory and speed of a model that writes a deployment's text; None if its checkpoint is not known."""

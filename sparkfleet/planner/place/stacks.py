@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple, get_args
 
+from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, images_of
@@ -17,8 +18,9 @@ from sparkfleet.knowledge.engines.method_support import lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.knowledge.versions import Truth, parse_range
+from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import Predictor, release_of
+from sparkfleet.perf.predictor import Predictor
 from sparkfleet.planner.place.context_split import context_split_fault
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
 from sparkfleet.specs.deployment import EngineName, PlannedEngine, RuntimeName, Variant
@@ -272,10 +274,20 @@ def _splits(variant: Variant, predictor: Predictor, ranks: int) -> Iterator[Spli
             tp = ranks // pp
             # One that is asked for is left to the rules: there are images that pad the heads.
             wanted = variant.parallel is not None and variant.parallel.tp == tp
-            if (predictor.divides(tp) or wanted) and not context_split_fault(checkpoint, tp, dcp):
+            if (_divides_heads(checkpoint, tp) or wanted) and not context_split_fault(checkpoint, tp, dcp):
                 yield Split(tp, pp, 1, dcp)
                 if checkpoint.experts and tp > 1 and checkpoint.experts % tp == 0:
                     yield Split(tp, pp, tp, dcp)
+
+
+def _divides_heads(checkpoint: Checkpoint, tp: int) -> bool:
+    """True if attention can be split `tp` ways: query heads divided, KV heads divided or copied."""
+    groups = [group for group in checkpoint.layers if group.kind is not LayerKind.LINEAR]
+    return all(
+        group.query_heads % tp == 0
+        and (group.kv_heads == 0 or group.kv_heads % tp == 0 or tp % group.kv_heads == 0)
+        for group in groups
+    )
 
 
 def _obeys(variant: Variant, split: Split) -> bool:

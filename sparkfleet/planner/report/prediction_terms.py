@@ -14,8 +14,8 @@ from sparkfleet.knowledge.ceilings import LinkSpeed, physics
 from sparkfleet.perf.latency.explained import AppliedFactor, Explained, Term, explain_prefill, explain_step
 from sparkfleet.perf.latency.latency_model import LatencyModel
 from sparkfleet.perf.prediction import Band
-from sparkfleet.perf.predictor import Predictor, usual
-from sparkfleet.perf.workload import Workload
+from sparkfleet.perf.predictor import Predictor
+from sparkfleet.perf.workload import Workload, usual
 from sparkfleet.planner.capacity.headroom import settings_of_candidate
 from sparkfleet.planner.place.fleet_map import Fleet, SiteClass
 from sparkfleet.planner.report.effect_words import effect_words

@@ -9,10 +9,11 @@ from sparkfleet.knowledge.engines.engine_flags import may_have_others
 from sparkfleet.knowledge.engines.images import images_of
 from sparkfleet.knowledge.engines.method_support import support_of
 from sparkfleet.perf.draft_methods import at_depth, deepest
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.local_acceptance import CLEARLY
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import PROMPT, EngineSettings
+from sparkfleet.perf.workload import PROMPT
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of, settings_of, size_proposal

@@ -14,9 +14,10 @@ from sparkfleet.knowledge.models.speculators import PublishedDrafting, drafting_
 from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel, RunKey, evidence
 from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.perf.draft_methods import speed_method
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.rates import Rates
 from sparkfleet.perf.prediction import Speculation
-from sparkfleet.perf.predictor import ANSWER, EngineSettings
+from sparkfleet.perf.workload import ANSWER
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.place.stacks import Stack
 from sparkfleet.planner.rules.judgement import RuleJudgement

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.hardware import hardware
 from sparkfleet.knowledge.rules.rule_context import TopologyName, parse_flags
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
-from sparkfleet.perf.predictor import EngineSettings, Predictor
+from sparkfleet.perf.predictor import Predictor
 from sparkfleet.planner.capacity.headroom import STEP, bisect
 from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.capacity.sizing import LEAST_CONTEXT, quant_of, size_proposal

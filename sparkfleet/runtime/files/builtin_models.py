@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sparkfleet.errors import FactError
 
 if TYPE_CHECKING:  # staging's programs on nodes need the paths alone, and start often
-    from sparkfleet.planner.types.embedded_model import EmbeddedModel
+    from sparkfleet.planner.types.cpu_model import CpuModel
     from sparkfleet.specs.deployment import Method
 
 PREFIX = "builtin:"
@@ -38,7 +38,7 @@ def builtin_path(name: str, cache: Path | None = None) -> Path:
     return path(name.removeprefix(PREFIX), cache)
 
 
-def builtin_model(name: str) -> EmbeddedModel:
+def builtin_model(name: str) -> CpuModel:
     """Capabilities of a built-in model, by its recipe, built or not.
 
     Args:
@@ -49,7 +49,7 @@ def builtin_model(name: str) -> EmbeddedModel:
         FactError: this environment has no built-in models.
     """
     builtin_path(name, Path("/"))
-    from sparkfleet.planner.types.embedded_model import EmbeddedModel
+    from sparkfleet.planner.types.cpu_model import CpuModel
     from sparkfleet.tiny_models.recipes import Head, Recipe, Vision, named
 
     recipe = named(name.removeprefix(PREFIX))
@@ -57,7 +57,7 @@ def builtin_model(name: str) -> EmbeddedModel:
     while not isinstance(base, Recipe):
         base = named(base.of)
     own: tuple[Method, ...] = ("mtp",) if isinstance(recipe, Head) and recipe.method == "mtp" else ()
-    return EmbeddedModel(
+    return CpuModel(
         positions=int(base.config["max_position_embeddings"]), vision=isinstance(recipe, Vision), heads=own
     )
 

@@ -20,8 +20,7 @@ from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.hostfacts.node import Gpu, NodeFacts, Processors, UnifiedMemory
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.prediction import Provenance
-from sparkfleet.perf.predictor import usual
-from sparkfleet.perf.workload import CHECK
+from sparkfleet.perf.workload import CHECK, usual
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.explain.layout import band_ends

@@ -8,7 +8,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.knowledge.data_file import packaged
 from sparkfleet.knowledge.models.fewer_bits import SMALLER, _published, checkpoints_with_fewer_bits
 from sparkfleet.knowledge.models.known_models import known_checkpoint
-from sparkfleet.perf.predictor import format_of
+from sparkfleet.perf.weight_formats import format_of
 
 DEPLOYED = ("vllm", "sglang", "trt-llm", "trtllm")
 """Engines that a deployment can have, as rows spell them."""

@@ -5,7 +5,7 @@ from sparkfleet.errors import FactError
 from sparkfleet.knowledge.models.gguf_formats import format_of_tag
 from sparkfleet.knowledge.models.known_models import ggufs_of, known_checkpoint
 from sparkfleet.knowledge.models.published_ggufs import GGUFS
-from sparkfleet.perf.predictor import format_of
+from sparkfleet.perf.weight_formats import format_of
 
 ALL = GGUFS.content.ggufs
 

@@ -6,8 +6,9 @@ import pytest
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.drafter import drafter_by_name
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import EngineSettings, Predictor
+from sparkfleet.perf.predictor import Predictor
 from sparkfleet.units import GIB
 
 TARGET = "nvidia/Llama-3.3-70B-Instruct-FP4"

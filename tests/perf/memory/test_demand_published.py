@@ -10,11 +10,12 @@ import pytest
 from planning_values import choice, model, sized
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
+from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.memory.demand import weight_bytes
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape, from_checkpoint
 from sparkfleet.perf.prediction import Speculation, Split, Verdict
-from sparkfleet.perf.predictor import EngineSettings, Predictor
+from sparkfleet.perf.predictor import Predictor
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.capacity.sizing import sized_at

@@ -77,7 +77,7 @@ def test_sglang_without_a_gpu_does_not_speculate_and_the_plan_says_so(cpu_node, 
 
 
 class TestProcesses:
-    """The way of the embedded engine, which must not change by itself: it is what runs everywhere."""
+    """Processes of vLLM's CPU build, which run everywhere: they must not change by themselves."""
 
     def test_the_candidate_is_as_ever(self, cpu_node, ask):
         plan = plan_on(ask("builtin:tiny", context=512, concurrency=16), [cpu_node()])

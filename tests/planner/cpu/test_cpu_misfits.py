@@ -6,14 +6,16 @@ from planning_values import plan_on
 from sparkfleet.errors import Infeasible, SpecError
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
-from sparkfleet.planner.types.embedded_model import EmbeddedModel
+from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.runtime.files.builtin_models import builtin_model
 
 
 def refused(ask, node, model=None, **fields):
     """Reasons of a plan in which the built-in model has these capabilities."""
-    known = EmbeddedModel(positions=2048, vision=False, heads=()) if model is None else model
-    plan = plan_fleet([ask("builtin:tiny", **fields)], Fleet(nodes=(node,)), embedded={"builtin:tiny": known})
+    known = CpuModel(positions=2048, vision=False, heads=()) if model is None else model
+    plan = plan_fleet(
+        [ask("builtin:tiny", **fields)], Fleet(nodes=(node,)), builtin_models={"builtin:tiny": known}
+    )
     return [one.reason for refusal in plan.refused for one in refusal.rejected]
 
 
@@ -49,19 +51,15 @@ def test_what_can_be_served_is_not(cpu_node, ask, fields):
 
 
 def test_a_directory_without_weights_is_refused(cpu_node, ask):
-    assert refused(ask, cpu_node(), EmbeddedModel(weights=False)) == [
-        "the directory has a config and no weights"
-    ]
+    assert refused(ask, cpu_node(), CpuModel(weights=False)) == ["the directory has a config and no weights"]
 
 
 def test_a_model_of_which_nothing_is_known_is_not_refused(cpu_node, ask):
-    assert (
-        refused(ask, cpu_node(), EmbeddedModel(), context=100_000, needs=["vision"], speculation="mtp") == []
-    )
+    assert refused(ask, cpu_node(), CpuModel(), context=100_000, needs=["vision"], speculation="mtp") == []
 
 
 def test_built_in_models_are_known_by_their_recipes():
-    assert builtin_model("builtin:tiny") == EmbeddedModel(positions=2048, vision=False, heads=())
+    assert builtin_model("builtin:tiny") == CpuModel(positions=2048, vision=False, heads=())
     assert builtin_model("tiny-mtp").heads == ("mtp",)
     assert builtin_model("tiny-vision").vision is True
     with pytest.raises(SpecError, match="nope") as error:

@@ -4,8 +4,10 @@ from sparkfleet.hostfacts.node import InstalledEngine
 from sparkfleet.knowledge.engines.images import IMAGES
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.left_out import families_left_out
+from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
-from sparkfleet.perf.predictor import Predictor, format_of, release_of
+from sparkfleet.perf.predictor import Predictor
+from sparkfleet.perf.weight_formats import format_of
 from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"

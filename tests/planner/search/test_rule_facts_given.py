@@ -5,7 +5,7 @@ import pytest
 from sparkfleet.knowledge.engines.images import IMAGES, images_of
 from sparkfleet.knowledge.rules.rules import planning_rules
 from sparkfleet.planner.rules.rule_facts import image_situation
-from sparkfleet.planner.search import evaluate as evaluating
+from sparkfleet.planner.search import rule_effects
 
 UNPUBLISHED = {"cutlass_version", "fastsafetensors_version"}
 """Libraries of which no image's version is published. `images.yaml` takes them, so these rules are doubts until then."""
@@ -31,13 +31,13 @@ def boxes(sparks):
 def judged(monkeypatch):
     """The contexts that plans hold against rules."""
     found = []
-    judge = evaluating.judge
+    judge = rule_effects.judge
 
     def noted(situation):
         found.append(situation)
         return judge(situation)
 
-    monkeypatch.setattr(evaluating, "judge", noted)
+    monkeypatch.setattr(rule_effects, "judge", noted)
     return found
 
 

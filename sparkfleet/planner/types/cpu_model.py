@@ -7,7 +7,7 @@ from sparkfleet.specs.deployment import Method
 from sparkfleet.values import Value
 
 
-class EmbeddedModel(Value):
+class CpuModel(Value):
     """A built-in model, or a directory that is served on a CPU."""
 
     positions: int | None = None
@@ -20,7 +20,7 @@ class EmbeddedModel(Value):
     """False: there is a config, and no weights."""
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> EmbeddedModel:
+    def of(cls, checkpoint: Checkpoint) -> CpuModel:
         """A directory, by its config and its weights."""
         layers = checkpoint.declared_mtp_layers if checkpoint.mtp_layers is None else checkpoint.mtp_layers
         return cls(
