@@ -116,7 +116,8 @@ def _require_down(inventory: Inventory, there: FoundState) -> None:
 
 
 async def _answering(access: NodeAccess, there: FoundState, address: HeadAddress) -> FleetClient | None:
-    from sparkfleet.controlplane.api.client import PATIENCE_S, answering
+    from sparkfleet.controlplane.api.api_calls import PATIENCE_S
+    from sparkfleet.controlplane.api.client import answering
 
     # It has written down that nobody reaches it, or it cannot start.
     quick = bool(there.controller.get("api") or there.spoilt)

@@ -22,7 +22,7 @@ from sparkfleet.specs.inventory import Inventory
 from sparkfleet.values import Value
 
 if TYPE_CHECKING:  # a slow import, for a controller that answers
-    from sparkfleet.controlplane.api.client import Reach
+    from sparkfleet.controlplane.api.api_calls import Reach
 
 
 class FoundState(Value):

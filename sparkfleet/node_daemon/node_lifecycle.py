@@ -19,8 +19,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparkfleet.controlplane.api.api_calls import PATIENCE_S
 from sparkfleet.controlplane.api.api_models import JoinRequest, Prepared, UpRequest
-from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient, connect
+from sparkfleet.controlplane.api.client import FleetClient, connect
 from sparkfleet.controlplane.ray.ray_process import (
     LABEL,
     choose_address,

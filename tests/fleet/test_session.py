@@ -3,7 +3,8 @@
 import pytest
 
 from sparkfleet import __version__
-from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
+from sparkfleet.controlplane.api.api_calls import PATIENCE_S
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.errors import NodeError, UnreachableError, UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import controller_finder as module

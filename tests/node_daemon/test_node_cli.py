@@ -13,8 +13,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from control_values import inventory
 
+from sparkfleet.controlplane.api.api_calls import PATIENCE_S
 from sparkfleet.controlplane.api.api_models import Role, UpRequest
-from sparkfleet.controlplane.api.client import PATIENCE_S, FleetClient
+from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store import Store

@@ -1,23 +1,17 @@
-"""Client of the controller's API, for the CLI."""
+"""Client of the controller's API, for the command line and the programs of nodes."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import uuid
-from collections.abc import Callable, Sequence
-from http import HTTPStatus
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Sequence
+from typing import Any
 from urllib import parse
 
 from pydantic import ValidationError
 
+from sparkfleet.controlplane.api.api_calls import ApiCaller, Reach
 from sparkfleet.controlplane.api.api_models import (
-    API_HEADER,
-    API_VERSION,
-    REQUEST_HEADER,
     ApplyRequest,
     BenchRequest,
     KeyRequest,
@@ -26,11 +20,7 @@ from sparkfleet.controlplane.api.api_models import (
 )
 from sparkfleet.controlplane.api.client_errors import (
     Failing,
-    answer_lost,
-    error_class,
-    unanswered,
     unlike,
-    unlike_api,
 )
 from sparkfleet.controlplane.sealing import has_open_values
 from sparkfleet.controlplane.state.api_keys import KeyRow
@@ -45,18 +35,6 @@ from sparkfleet.gateway.routing_table import KeyLimits
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.fields import quote
-from sparkfleet.values import Value
-
-if TYPE_CHECKING:  # a slow import, for calls only
-    import aiohttp
-
-Row = TypeVar("Row", bound=Value)
-
-Reach = Callable[[str, int], contextlib.AbstractAsyncContextManager[tuple[str, int]]]
-"""Forwards an address on the head to one on this machine, while it is entered."""
-
-PATIENCE_S = 20.0
-"""Seconds for which calls wait for a controller that does not answer: Ray restarts it within 3 to 8 s."""
 
 
 def key_request(name: str, limits: KeyLimits) -> KeyRequest:
@@ -68,51 +46,8 @@ def key_request(name: str, limits: KeyLimits) -> KeyRequest:
         raise ControlError(f"{quote(name)} cannot name a key.", do=f"Expected {expected}.") from error
 
 
-class FleetClient:
-    """Client of one fleet's controller. Use as an asynchronous context manager.
-
-    Args:
-        patience_s: time for which a call retries a controller that does not answer.
-        reach: makes the head's loopback reachable from here, such as `Channel.forward`; None if this is the head.
-    """
-
-    def __init__(
-        self, address: HeadAddress, token: str, patience_s: float = PATIENCE_S, reach: Reach | None = None
-    ) -> None:
-        self.address = address
-        self._token = token
-        self._patience_s = patience_s
-        self._reach = reach
-        self._open = contextlib.AsyncExitStack()
-        self._session: aiohttp.ClientSession | None = None
-        self.version = ""
-        """Version of the controller's sparkfleet; "" before the first answer, and if the answer has none."""
-        self.trouble = ""
-        """Failure of the controller's own work at the time of `check`; "" if it works."""
-        self.api: int | None = None
-        """Version of the controller's API; None before the first answer."""
-        self.fleet_name = ""
-        """Name of the controller's fleet; "" before the first answer."""
-
-    async def __aenter__(self) -> Self:
-        import aiohttp
-
-        url = self.address.api
-        if self._reach is not None:
-            api = parse.urlsplit(url)
-            host, port = await self._open.enter_async_context(self._reach(api.hostname or "", api.port or 0))
-            url = f"http://{host}:{port}"
-        self._session = await self._open.enter_async_context(
-            aiohttp.ClientSession(
-                url, headers={"authorization": f"Bearer {self._token}", API_HEADER: str(API_VERSION)}
-            )
-        )
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._open.aclose()
+class FleetClient(ApiCaller):
+    """Client of one fleet's controller: a method for each request. Use as an asynchronous context manager."""
 
     def again(self) -> FleetClient:
         """Another client of the same controller, to be entered on its own."""
@@ -120,26 +55,20 @@ class FleetClient:
 
     async def fleet(self) -> FleetStatus:
         """The whole fleet as it is now. Raises ControlError if the controller's version does not match."""
-        answer = await self._call("GET", "/v1/fleet")
+        answer = await self.call("GET", "/v1/fleet")
         try:
             return FleetStatus.model_validate_json(json.dumps(answer))
         except ValidationError as error:
             raise unlike(str(answer.get("sparkfleet", "?"))) from error
 
-    async def ask_version(self) -> None:
-        """Reads the controller's version and the failure of its work, if any."""
-        answer = await self._call("GET", "/v1/fleet")
-        self.version, self.trouble = str(answer.get("sparkfleet", "?")), str(answer.get("trouble", ""))
-        self.fleet_name = str(answer.get("fleet", ""))
-
     async def serves(self) -> bool:
         """True if any deployment still has a group. Works with a controller of another release, too."""
-        return bool((await self._call("GET", "/v1/fleet")).get("deployments"))
+        return bool((await self.call("GET", "/v1/fleet")).get("deployments"))
 
     async def apply(self, request: ApplyRequest) -> tuple[int, bool]:
         """Applies a deployment. Returns its generation, and True if that changed anything."""
         path = _path("deployments", request.spec.name)
-        answer = await self._change("PUT", path, request.model_dump_json())
+        answer = await self.change("PUT", path, request.model_dump_json())
         return answer["generation"], answer["changed"]
 
     async def sealed(self, specs: Sequence[Deployment]) -> tuple[Deployment, ...]:
@@ -150,7 +79,7 @@ class FleetClient:
         if not any(map(has_open_values, specs)):
             return tuple(specs)
         body = OpenDeployments(specs=tuple(specs)).model_dump_json()
-        answer = await self._change("POST", "/v1/seal", body)
+        answer = await self.change("POST", "/v1/seal", body)
         return OpenDeployments.model_validate_json(json.dumps({"specs": answer["specs"]})).specs
 
     async def history(self, name: str) -> tuple[Desired, ...]:
@@ -158,31 +87,31 @@ class FleetClient:
 
         Raises ControlError if the controller's version does not match.
         """
-        return tuple(await self._rows(_path("deployments", name, "history"), "generations", Desired))
+        return tuple(await self.rows(_path("deployments", name, "history"), "generations", Desired))
 
     async def delete(self, name: str, who: str) -> None:
         """Deletes a deployment."""
-        await self._change("DELETE", _path("deployments", name), params={"who": who})
+        await self.change("DELETE", _path("deployments", name), params={"who": who})
 
     async def load(self, name: str, who: str) -> None:
         """Lets a deployment on demand start as if a request waited for it, for some seconds.
 
         Raises ControlError if it is not on demand, or cannot start.
         """
-        await self._change("PUT", _path("deployments", name, "load"), params={"who": who})
+        await self.change("PUT", _path("deployments", name, "load"), params={"who": who})
 
     async def unload(self, name: str, who: str) -> bool:
         """Ends a deployment on demand once its requests have ended. False if it was not loaded.
 
         Raises ControlError if it is not on demand.
         """
-        answer = await self._change("DELETE", _path("deployments", name, "load"), params={"who": who})
+        answer = await self.change("DELETE", _path("deployments", name, "load"), params={"who": who})
         return bool(answer["changed"])
 
     async def keep_bench(self, name: str, results: Sequence[BenchResult], who: str) -> None:
         """Stores speeds that were measured of a deployment. Raises ControlError if it does not exist."""
         request = BenchRequest(results=tuple(results)).model_dump_json()
-        await self._change("PUT", _path("deployments", name, "bench"), request, params={"who": who})
+        await self.change("PUT", _path("deployments", name, "bench"), request, params={"who": who})
 
     async def events(self, after: int, deployment: str | None = None, wait_s: float = 0) -> list[Event]:
         """Events with an id above `after`, oldest first; waits for one, at most `wait_s`.
@@ -192,7 +121,7 @@ class FleetClient:
         params = {"after": str(after), "wait": str(int(wait_s))}
         if deployment is not None:
             params["deployment"] = deployment
-        return await self._rows("/v1/events", "events", Event, params)
+        return await self.rows("/v1/events", "events", Event, params)
 
     async def all_events(self, deployment: str | None = None, after: int = 0) -> list[Event]:
         """All kept events with an id above `after`, oldest first, over as many answers as it takes."""
@@ -203,11 +132,11 @@ class FleetClient:
 
     async def keys(self) -> list[KeyRow]:
         """All keys. Raises ControlError if the controller's version does not match."""
-        return await self._rows("/v1/keys", "keys", KeyRow)
+        return await self.rows("/v1/keys", "keys", KeyRow)
 
     async def usage(self, days: int) -> list[UsageRow]:
         """Usage of the last days by day, key and model. Raises ControlError if the controller's version does not match."""
-        return await self._rows("/v1/usage", "usage", UsageRow, {"days": str(days)})
+        return await self.rows("/v1/usage", "usage", UsageRow, {"days": str(days)})
 
     async def create_key(self, name: str, limits: KeyLimits | None = None) -> dict[str, Any]:
         """A new key: `id`, `name`, once `key`, and `late`: gateways that do not know it yet.
@@ -215,152 +144,57 @@ class FleetClient:
         Raises ControlError for a name that is taken or cannot be one.
         """
         request = key_request(name, limits or KeyLimits())
-        return await self._change("POST", "/v1/keys", request.model_dump_json(), once=True)
+        return await self.change("POST", "/v1/keys", request.model_dump_json(), once=True)
 
     async def limit_key(self, name: str, limits: KeyLimits) -> dict[str, Any]:
         """Replaces the limits of a key. Returns its `id`, its `name`, and `late`: gateways that do not know them yet."""
-        return await self._change("PUT", _path("keys", name, "limits"), limits.model_dump_json())
+        return await self.change("PUT", _path("keys", name, "limits"), limits.model_dump_json())
 
     async def rotate_key(self, name: str, grace_s: float) -> dict[str, Any]:
         """A new text for a key: `id`, `name`, once `key`, and `late`. The old one is accepted for `grace_s` more."""
         request = RotateRequest(grace_s=grace_s).model_dump_json()
-        return await self._change("POST", _path("keys", name, "rotate"), request, once=True)
+        return await self.change("POST", _path("keys", name, "rotate"), request, once=True)
 
     async def revoke_key(self, name: str) -> dict[str, Any]:
         """Revokes a key. Returns its `name`, and `late`: gateways that may still accept it."""
-        return await self._change("DELETE", _path("keys", name))
+        return await self.change("DELETE", _path("keys", name))
 
     async def listen(self, address: HeadAddress, who: str) -> tuple[str, ...]:
         """Lets the gateways listen at the endpoint of this address; returns those that have not changed yet.
 
         Raises ControlError if one cannot listen there.
         """
-        answer = await self._change("PUT", "/v1/gateway", address.model_dump_json(), params={"who": who})
+        answer = await self.change("PUT", "/v1/gateway", address.model_dump_json(), params={"who": who})
         return tuple(answer["late"])
 
     async def drain(self, node: str, who: str) -> None:
         """Lets nothing be started on a node. Raises ControlError if the fleet has no such node."""
-        await self._change("PUT", _path("nodes", node, "drain"), params={"who": who})
+        await self.change("PUT", _path("nodes", node, "drain"), params={"who": who})
 
     async def undrain(self, node: str, who: str) -> None:
         """Takes that back. Raises ControlError if the node is not drained."""
-        await self._change("DELETE", _path("nodes", node, "drain"), params={"who": who})
+        await self.change("DELETE", _path("nodes", node, "drain"), params={"who": who})
 
     async def drain_group(self, group: str, who: str) -> tuple[str, ...]:
         """Lets no new request go to a group; returns gateways that do not know it yet.
 
         Raises ControlError if there is no such group.
         """
-        answer = await self._change("PUT", _path("groups", group, "drain"), params={"who": who})
+        answer = await self.change("PUT", _path("groups", group, "drain"), params={"who": who})
         return tuple(answer["late"])
 
     async def undrain_group(self, group: str, who: str) -> tuple[str, ...]:
         """Takes that back; returns gateways that do not know it yet. Raises ControlError if it is not drained."""
-        answer = await self._change("DELETE", _path("groups", group, "drain"), params={"who": who})
+        answer = await self.change("DELETE", _path("groups", group, "drain"), params={"who": who})
         return tuple(answer["late"])
 
     async def stop(self) -> None:
         """Stops every group and keeps the desired state."""
-        await self._call("POST", "/v1/stop")
+        await self.call("POST", "/v1/stop")
 
     async def resume(self) -> None:
         """Takes `stop` back."""
-        await self._call("POST", "/v1/resume")
-
-    def require_same_api(self) -> None:
-        """Raises ControlError if the controller has another version of the API than this command."""
-        if self.api is not None and self.api != API_VERSION:
-            raise unlike_api(self.version, self.api)
-
-    async def _rows(
-        self, path: str, field: str, row: type[Row], params: dict[str, str] | None = None
-    ) -> list[Row]:
-        """The list in this field of an answer. Raises ControlError if the controller's version does not match."""
-        answer = await self._call("GET", path, params=params)
-        try:
-            return [row.model_validate_json(json.dumps(one)) for one in answer[field]]
-        except (KeyError, ValidationError) as error:
-            if not self.version:
-                await self.ask_version()
-            raise unlike(self.version) from error
-
-    async def _change(
-        self,
-        method: str,
-        path: str,
-        body: str | None = None,
-        params: dict[str, str] | None = None,
-        once: bool = False,
-    ) -> dict[str, Any]:
-        """A call that changes something: only on a controller with the same version of the API.
-
-        All of its tries have one id: the controller carries out one of them, and answers the others alike.
-        """
-        if self.api is None:
-            await self.ask_version()
-        self.require_same_api()
-        return await self._call(method, path, body, params, once, headers={REQUEST_HEADER: uuid.uuid4().hex})
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        body: str | None = None,
-        params: dict[str, str] | None = None,
-        once: bool = False,
-        *,
-        headers: dict[str, str] | None = None,
-    ) -> dict[str, Any]:
-        """One call, retried while there is no answer: the controller may be restarting.
-
-        With `once` it is not repeated if it may have arrived: a second rotation would end the text that the first one keeps.
-        """
-        import aiohttp
-
-        deadline = asyncio.get_running_loop().time() + self._patience_s
-        while True:
-            try:
-                return await self._once(method, path, body, params, headers)
-            except (
-                aiohttp.ClientConnectionError,
-                aiohttp.ClientPayloadError,  # it ended in the middle of an answer
-                ConnectionError,
-                TimeoutError,
-            ) as error:
-                if once and not isinstance(error, aiohttp.ClientConnectorError):
-                    raise answer_lost() from error
-                if asyncio.get_running_loop().time() > deadline:
-                    raise unanswered(self.address.api) from error
-                await asyncio.sleep(0.25)
-
-    async def _once(
-        self,
-        method: str,
-        path: str,
-        body: str | None,
-        params: dict[str, str] | None,
-        headers: dict[str, str] | None,
-    ) -> dict[str, Any]:
-        import aiohttp
-
-        assert self._session is not None
-        timeout = aiohttp.ClientTimeout(total=60)
-        async with self._session.request(
-            method, path, data=body, params=params, headers=headers, timeout=timeout
-        ) as response:
-            if response.content_type != "application/json":
-                raise ControlError(
-                    f"The controller returned {response.status} for {method} {path}, without a reason.",
-                    means="Its version differs from this command's, or another program listens on its port.",
-                )
-            answer: dict[str, Any] = await response.json()
-            if API_HEADER in response.headers or response.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                self.api = _number(response.headers.get(API_HEADER, "0"))
-        if "error" in answer:
-            raise error_class(response.status)(
-                answer["error"]["what"], means=answer["error"]["means"], do=answer["error"]["do"]
-            )
-        return answer
+        await self.call("POST", "/v1/resume")
 
 
 async def connect(paths: FleetPaths, patience_s: float = 0.0) -> FleetClient | None:
@@ -409,7 +243,3 @@ def _path(kind: str, name: str, part: str = "") -> str:
     """The path of a deployment, a key, a node or a group, whose name has slashes, or of a part of it."""
     quoted = parse.quote(name, safe="/" if kind == "groups" else "")
     return "/".join(filter(None, ("/v1", kind, quoted, part)))
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0

@@ -322,7 +322,7 @@ async def test_what_fails_in_the_controller_is_told_in_its_own_form(served):
             await fleet.apply(request())
         assert "disk" in caught.value.means
         with pytest.raises(ControlError, match="POST /v1/moods: Not Found"):
-            await fleet._call("POST", "/v1/moods")
+            await fleet.call("POST", "/v1/moods")
 
 
 async def test_a_change_on_a_full_disk_has_the_words_of_the_store_and_changes_nothing(served, monkeypatch):
