@@ -3,145 +3,18 @@
 from __future__ import annotations
 
 import re
-from functools import cache
-from importlib.resources import files
-from pathlib import Path
 
 import pytest
+from accuracy_rows import packaged, rates, row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparkfleet.accuracy.accuracy import predict
-from sparkfleet.accuracy.aliases import engine_in, format_of, method_in, number, quant_label
 from sparkfleet.accuracy.cells import amount
 from sparkfleet.accuracy.models import Declined, plain
-from sparkfleet.accuracy.published import is_upper_bound, run_of
-from sparkfleet.accuracy.rows import case_of, read_rows, source_of
+from sparkfleet.accuracy.published import run_of
+from sparkfleet.accuracy.rows import case_of, source_of
 from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.models.published_checkpoints import load_published, published
-from sparkfleet.knowledge.published.factors import factors
-from sparkfleet.perf.prediction import Band
-
-
-def row(**given: str) -> dict[str, str]:
-    text = {"nodes": "1", "tp": "1", "concurrency": "1", "model": "Qwen/Qwen3.6-27B-FP8", "quant": "fp8"}
-    return text | {"engine": "vllm", "spec_method": "none", "prompt_tokens": "1024"} | given
-
-
-@cache
-def packaged() -> list[dict[str, str]]:
-    return read_rows(Path(str(files("sparkfleet.knowledge.measurements").joinpath("benchmarks.csv"))))
-
-
-def rates(cells: dict[str, str]) -> dict[str, Band | None] | None:
-    """Predictions, or None if the row is declined."""
-    try:
-        return predict(case_of(cells, architectures()), factors())
-    except Declined:
-        return None
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("1,024", 1024),
-        ("1 024", 1024),
-        ("~2048", 2048),
-        ("2K", 2048),
-        ("1.5k", 1536),
-        ("c8", 8),
-        ("C = 8", 8),
-        ("two", 2),
-        ("8 (each)", 8),
-        ("4-8", None),
-        ("-1", None),
-        ("1,5", None),
-        ("nan", None),
-        ("1e400", None),
-        ("", None),
-        ("8 apples", None),
-    ],
-)
-def test_numbers(text: str, value: float | None) -> None:
-    assert number(text, {"k": 1024}, "c") == value
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("vLLM 0.11", "vllm"),
-        ("TensorRT-LLM", "trtllm"),
-        ("trt-llm", "trtllm"),
-        ("llama-cpp", "llama.cpp"),
-        ("llama.cpp b7941", "llama.cpp"),
-        ("SGLang", "sglang"),
-        ("sparkinfer/vllm", "vllm"),
-        ("ollama/llama.cpp", "ollama"),
-        ("sgl", "sglang"),
-        ("llamafile", "llama.cpp"),
-        ("foo", None),
-    ],
-)
-def test_engines(text: str, name: str | None) -> None:
-    assert engine_in(text) == name
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("mtp k=3", ("mtp", 3)),
-        ("MTP-3", ("mtp", 3)),
-        ("mtp 3/1/4", ("mtp", 3)),
-        ("qwen3_next_mtp", ("mtp", None)),
-        ("NEXTN", ("mtp", None)),
-        ("NEXTN 1 nodes", ("mtp", None)),
-        ("EAGLE-3", ("eagle3", None)),
-        ("DFlash2-7 / 2 seqs", ("dflash2", 7)),
-        ("DFlash 2x Spark", ("dflash", None)),
-        ("DSpark b7", ("dspark", 7)),
-        ("draft model", ("draft", None)),
-        ("no spec", ("none", None)),
-        ("medusa", None),
-        ("p-eagle", None),
-        ("mtp + ngram", None),
-        ("EAGLE/MTP", ("mtp", None)),
-        ("D-Flash k=3", ("dflash", 3)),
-        ("D-Spark", ("dspark", None)),
-        ("2x DGX Spark", None),
-    ],
-)
-def test_methods(text: str, found: tuple[str, int | None] | None) -> None:
-    assert method_in(text) == found
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("bfloat16", "bf16"),
-        ("float16", "bf16"),
-        ("16-bit", "bf16"),
-        ("AutoRound", "int4"),
-        ("AutoRound int4", "int4"),
-        ("INT-4", "int4"),
-        ("int4-int8mix", "int4-int8"),
-        ("GGUF UD-Q5_K_XL", "q5_k"),
-        ("q4_k_m/q5_k_m", "q4_k"),
-        ("NV-FP4", "nvfp4"),
-        ("w4a16 nvfp4", "nvfp4"),
-        ("W4A4", "nvfp4"),
-        ("W4A16", "int4"),
-        ("w8a8", "fp8"),
-        ("mxfp4-experts+mxfp8", "fp8+mxfp4"),
-        ("GPTQ-Int8", "fp8"),
-        ("awq 8-bit", "fp8"),
-        ("int4 + fp8", "int4-int8"),
-        ("hybrid int4+fp8", "int4-int8"),
-        ("fp8+nvfp4", "nvfp4"),
-        ("secret", None),
-    ],
-)
-def test_formats(text: str, name: str | None) -> None:
-    assert format_of(quant_label(text)) == name
 
 
 @pytest.mark.parametrize(
@@ -183,11 +56,6 @@ def test_assumptions_are_reported(given: dict[str, str], what: str) -> None:
 def test_tags_and_siblings_have_the_shapes_of_their_model(tag: str, model: str) -> None:
     one, other = (case_of(row(model=name), architectures()).setup.shape for name in (tag, model))
     assert (one.family, one.parts, one.basis) == (other.family, other.parts, "config.json")
-
-
-@pytest.mark.parametrize("text", ["no spec", "none", "None", "false", "off", "-", "n/a", ""])
-def test_no_speculation(text: str) -> None:
-    assert case_of(row(spec_method=text), architectures()).setup.method == "none"
 
 
 @pytest.mark.parametrize(
@@ -382,86 +250,6 @@ def test_more_requests_than_the_pool_holds_wait() -> None:
 )
 def test_a_repository_is_a_source_and_a_page_is_its_host(text: str, source: str) -> None:
     assert source_of({"source_url_or_repo_path": text}) == source
-
-
-def test_a_driver_that_lost_two_thirds_of_the_speed_is_no_measure_of_a_model() -> None:
-    with pytest.raises(Declined, match="impaired"):
-        case_of(row(notes="driver regression", decode_tps_aggregate="11.3"), architectures())
-    after = [one for one in packaged() if "b0617" <= one["id"] <= "b0621"]
-    assert len(after) == 5
-    assert [rates(one) for one in after] == [None] * 5
-
-
-def test_a_node_at_29_percent_of_its_clock_is_no_measure_of_a_model() -> None:
-    """WeZZard's scripts/check-clocks.sh: all of his REPORT.md; BASELINE.md has figures of others."""
-    of_source = [one for one in packaged() if "WeZZard/dgx-spark-bench" in one["source_url_or_repo_path"]]
-    slow = [one for one in of_source if "REPORT.md" in one["source_url_or_repo_path"]]
-    assert len(slow) == 53
-    assert [rates(one) for one in slow] == [None] * 53
-    assert None not in [rates(one) for one in of_source if one not in slow]
-
-
-def test_a_warm_up_in_the_sample_leaves_the_decode_rate() -> None:
-    cold = {"notes": "llama-benchy; warm-up in the sample", "ttft_ms": "590", "prefill_tps": "2015"}
-    case = case_of(row(**cold, decode_tps_per_request="24"), architectures())
-    assert dict(case.measured) == {"decode_tps_per_request": 24.0}
-    assert sum("warm-up in the sample" in one["notes"] for one in packaged()) == 21
-
-
-def test_prompts_of_a_harness_that_counted_with_another_tokenizer_have_the_servers_length() -> None:
-    """llama-benchy in GPT-2's tokens: rate × est_ppt of Gemma-4-26B's 25,000 in 05-big-context.md are 22,787."""
-    ours = "djangodevreng/dgx-spark-benchmarks:results/gemma-4/gemma-4-26b-a4b-it/bf16-v23/05-big-context.md"
-    sizes = {int(one["prompt_tokens"]) for one in packaged() if ours in one["source_url_or_repo_path"]}
-    assert max(sizes) == pytest.approx(3.09806 * 7355.28, rel=0.01)
-
-
-@pytest.mark.parametrize(
-    ("source", "sent"),
-    [  # (prompt, answer, window, requests in all, chunk) of the row with the most requests at once
-        ("jschmied/dgx-spark-setup-guide:appendix/gb10-nvfp4", (12800, 512, "closed", 36, 16384)),
-        ("MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark:docs/", (32768, 512, "served", None, 2048)),
-        ("tonyd2wild/MiMo-V2.5-Omni-3x-DGX-Spark-TP-3-MTP", (1202, 304, "closed", 12, 2048)),
-        ("jvr0x/dgx-spark-bench:results/qwen3.6-27b-nvfp4-nvidia", (1024, 256, "closed", None, 8192)),
-    ],
-)
-def test_rows_have_what_the_harness_of_their_source_sends(source: str, sent: tuple[object, ...]) -> None:
-    rows = [one for one in packaged() if source in one["source_url_or_repo_path"] and one["prompt_tokens"]]
-    most = max(rows, key=lambda one: (int(one["concurrency"]), int(one["prompt_tokens"])))
-    case = case_of(most, architectures())
-    load = case.workload
-    assert (load.prompt, load.generate, load.window, load.requests, case.setup.chunk) == sent
-
-
-def test_only_runs_whose_page_names_eager_mode_are_without_graphs() -> None:
-    """kubis.ai lists `--enforce-eager` among the flags of gpt-oss-120b alone."""
-    of_source = [one for one in packaged() if "//kubis.ai/" in one["source_url_or_repo_path"]]
-    eager = {one["model"] for one in of_source if case_of(one, architectures()).setup.eager}
-    assert len({one["model"] for one in of_source}) == 3
-    assert eager == {"openai/gpt-oss-120b"}
-
-
-def test_a_rate_that_is_another_one_divided_is_not_counted_twice() -> None:
-    found = [one for one in packaged() if "MiMo-V2.5-Omni-3x-DGX-Spark" in one["source_url_or_repo_path"]]
-    assert len(found) == 14
-    assert {metric for one in found for metric, _ in case_of(one, architectures()).measured} == {
-        "decode_tps_aggregate"
-    }
-
-
-def test_prompts_in_a_prefix_cache_are_no_measure_of_a_prefill() -> None:
-    (again,) = (
-        one
-        for one in packaged()
-        if "warm2" in one["source_url_or_repo_path"] and one["depth"] == "" and one["prompt_tokens"] == "2270"
-    )
-    assert "ttft_ms" not in dict(case_of(again, architectures()).measured)
-
-
-def test_all_figures_of_a_counting_task_are_upper_bounds() -> None:
-    issue = "https://github.com/MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks/issues/28"
-    cases = [case_of(row, architectures()) for row in packaged() if row["source_url_or_repo_path"] == issue]
-    assert [case.setup.k for case in cases] == [0, 1, 2, 3, 4, 4, 4]
-    assert all(is_upper_bound(case) for case in cases if case.setup.k)
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,83 @@
 """Two healthy Sparks have no finding; each fault has a finding with its own id and words."""
 
-import re
-
 import pytest
-from sparks import INVENTORY, RAILS, capture, host_key, netdev
+from spark_faults import (
+    FIRST,
+    SECOND,
+    bonded,
+    cached,
+    disk_nearly_full,
+    docker_refuses,
+    engine_on_every_address,
+    engine_with_many_ports,
+    few_files,
+    firewall,
+    gh200,
+    gid_missing,
+    hog,
+    hot,
+    hundred_gigabit,
+    hung,
+    in_the_other_port,
+    jetson,
+    leftover,
+    lost_gpu,
+    memlock_of_2_gib,
+    mtu_1500,
+    mtu_at_one_end,
+    n1x,
+    no_address,
+    no_card,
+    no_container_tool,
+    no_fec,
+    no_gpu,
+    no_gpu_in_containers,
+    no_init,
+    no_linger,
+    no_refs,
+    nothing_installed,
+    one_rail_down,
+    one_subnet,
+    other_driver,
+    other_kernel,
+    other_python,
+    other_ray,
+    other_release,
+    other_sparkfleet,
+    out_of_gpu_memory,
+    podman_fails,
+    pressure,
+    ray_of_ours,
+    ray_of_somebody,
+    rays_metrics,
+    rdma_down,
+    rdma_mtu,
+    retained,
+    same_host_keys,
+    same_machine_ids,
+    shm_full,
+    sixty_four_gb,
+    skewed,
+    small_memlock,
+    swap,
+    switched_off,
+    throttled,
+    torn_driver,
+    torn_driver_that_does_not_start,
+    two_lanes,
+    unsynchronised,
+    wedged,
+    xid,
+)
+from sparks import INVENTORY, netdev
 
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.snapshot import pci_address
-from sparkfleet.errors import NodeError
-from sparkfleet.hostfacts.clock import ReadClock
-from sparkfleet.hostfacts.disk import ReadDisks
-from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
-from sparkfleet.hostfacts.kernel_log import ReadKernelLog
-from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
-from sparkfleet.hostfacts.memory import ReadKernel
-from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
-from sparkfleet.hostfacts.privileges import ReadServices
+from sparkfleet.hostfacts.gpu import ReadGpuProcesses
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
-from sparkfleet.hostfacts.venv import ReadPythonEnvironment
-from sparkfleet.remote.channel import Completed
 from sparkfleet.specs.load import parse_inventory
-
-DOCKER = ("docker", "info")
-LIMITS = ("cat", "/proc/self/limits")
-MEMINFO = ("cat", "/proc/meminfo")
-FIRST, SECOND = (name for name, _, _ in RAILS)
 
 
 async def test_two_healthy_sparks(findings):
@@ -41,309 +92,12 @@ async def test_every_check_is_decided_for_two_healthy_sparks(look):
     assert ids <= {one.id for one in told}
 
 
-def one_rail_down(a, b):
-    b.netdevs[SECOND] = netdev(SECOND, "192.168.101.12/24", carrier=False)
-
-
-def in_the_other_port(a, b):
-    one_rail_down(a, b)
-    b.netdevs["enp1s0f0np0"] = netdev("enp1s0f0np0", "")
-    b.answers[("rdma", "link")] += (
-        "link rocep1s0f0/1 state ACTIVE physical_state LINK_UP netdev enp1s0f0np0\n"
-    )
-
-
 async def test_a_cable_in_the_other_port_is_a_remedy(sparks, findings):
     in_the_other_port(*sparks)
     (found,) = [one for one in await findings() if one.id == "rail-down"]
     assert any(
         "enp1s0f0np0 on spark2 has a carrier. If the cable is in that port" in step for step in found.do
     )
-
-
-def switched_off(a, b):
-    a.netdevs[FIRST] = netdev(FIRST, "192.168.100.11/24", up=False, carrier=False)
-
-
-def mtu_1500(a, b):
-    for spark in (a, b):
-        spark.netdevs[FIRST]["mtu"] = 1500
-
-
-def mtu_at_one_end(a, b):
-    b.netdevs[FIRST]["mtu"] = 1500
-
-
-def one_subnet(a, b):
-    for spark in (a, b):
-        spark.netdevs[SECOND] = netdev(SECOND, f"192.168.100.{20 + spark.number}/24")
-
-
-def no_address(a, b):
-    a.netdevs[FIRST] = netdev(FIRST, "")
-
-
-def bonded(a, b):
-    a.netdevs[FIRST]["master"] = "bond0"
-
-
-def hundred_gigabit(a, b):
-    a.answers["ethtool", FIRST] = "\tSpeed: 100000Mb/s\n\tLink detected: yes\n"
-
-
-def no_fec(a, b):
-    a.answers["ethtool", "--show-fec", FIRST] = "Active FEC encoding: None\n"
-
-
-def two_lanes(a, b):
-    base = f"/sys/class/net/{SECOND}/device/current_link"
-    a.answers["grep", "-sH", ".", f"{base}_speed", f"{base}_width"] = (
-        f"{base}_speed:32.0 GT/s PCIe\n{base}_width:2\n"
-    )
-
-
-def rdma_down(a, b):
-    a.change(("rdma", "link"), "link roceP2p1s0f1/1 state ACTIVE", "link roceP2p1s0f1/1 state DOWN")
-
-
-def gid_missing(a, b):
-    lines = a.answers[ReadGidsOfKernel.argv].splitlines(keepends=True)
-    a.answers[ReadGidsOfKernel.argv] = "".join(
-        line for line in lines if not ("roceP2p1s0f1" in line and "v2" in line)
-    )
-
-
-def rdma_mtu(a, b):
-    a.change(("ibv_devinfo",), "active_mtu:\t\t4096 (5)", "active_mtu:\t\t1024 (3)")
-
-
-def other_driver(a, b):
-    b.change(ReadGpuState.argv, "580.142", "580.95.05")
-    b.change(ReadIdentity.argv, "580.142", "580.95.05")
-
-
-def torn_driver(a, b):
-    b.change(ReadIdentity.argv, "580.142", "580.95.05")
-
-
-def torn_driver_that_does_not_start(a, b):
-    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.142\n"
-    b.answers[ReadGpuState.argv] = Completed(argv=(), exit_code=18, stdout=said, stderr="")
-
-
-def no_gpu(a, b):
-    b.answers[ReadGpuState.argv] = "No devices were found\n"
-
-
-def lost_gpu(a, b):
-    b.answers[ReadGpuState.argv] = (
-        "Unable to determine the device handle for GPU0: 000F:01:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
-        "No devices were found\n"
-    )
-
-
-def hung(a, b):
-    b.answers[ReadGpuState.argv] = NodeError("killed")
-
-
-def wedged(a, b):
-    b.answers[ReadGpuState.argv] = (
-        "NVIDIA GB10, 580.142, 0000000F:01:00.0, 12.1, P0, 41, 14.2, 96, 611, 3003, 0x0000000000000000\n"
-    )
-
-
-def throttled(a, b):
-    b.answers[ReadGpuState.argv] = (
-        "NVIDIA GB10, 580.142, 0000000F:01:00.0, 12.1, P0, 91, 61.2, 96, 1500, 3003, 0x0000000000000040\n"
-    )
-
-
-def leftover(a, b):
-    b.answers[ReadGpuProcesses.argv] = "114687, VLLM::EngineCore, 59135\n"
-
-
-def retained(a, b):
-    b.answers[MEMINFO] = capture("meminfo-retained.txt")
-
-
-def hog(a, b):
-    b.answers[ReadHoldingProcesses.argv] = '[[[901, 40000000, 1000, "/usr/bin/blender", false]], 1000]'
-
-
-def swap(a, b):
-    b.change(MEMINFO, "SwapTotal:             0 kB", "SwapTotal:      16777212 kB")
-    b.change(ReadKernel.argv, "swappiness:10", "swappiness:60")
-
-
-def pressure(a, b):
-    b.change(ReadKernel.argv, "full avg10=0.00", "full avg10=43.10")
-
-
-def cached(a, b):
-    b.change(MEMINFO, "Cached:         17913568 kB", "Cached:         57913568 kB")
-    b.change(MEMINFO, "MemFree:        99159460 kB", "MemFree:        59159460 kB")
-
-
-def out_of_gpu_memory(a, b):
-    b.answers[ReadKernelLog.argv] = "NVRM: Out of memory [NV_ERR_NO_MEMORY] (0x51)\n"
-
-
-def xid(a, b):
-    b.answers[ReadKernelLog.argv] = "NVRM: Xid (PCI:000f:01:00): 119, pid=1, Timeout\n"
-
-
-def skewed(a, b):
-    def later(call):
-        done = a.answers[ReadClock.argv](call)
-        return done.model_copy(update={"stdout": f"{float(done.stdout) + 90:.9f}\n"})
-
-    b.answers[ReadClock.argv] = later
-
-
-def unsynchronised(a, b):
-    b.answers["timedatectl",] = "NTP=no\nNTPSynchronized=no\n"
-
-
-def other_ray(a, b):
-    b.change(ReadPythonEnvironment.argv, "2.60.0", "2.58.1")
-
-
-def other_sparkfleet(a, b):
-    b.change(ReadPythonEnvironment.argv, "0.1.0", "0.0.9")
-
-
-def other_python(a, b):
-    b.change(ReadPythonEnvironment.argv, "3.12.3", "3.11.9")
-
-
-def nothing_installed(a, b):
-    b.answers[ReadPythonEnvironment.argv] = (
-        '{"python": "3.12.3", "executable": "/e", "sparkfleet": "", "ray": ""}'
-    )
-
-
-def no_container_tool(a, b):
-    del b.answers[DOCKER]
-
-
-def podman_fails(a, b):
-    del b.answers[DOCKER]
-    b.answers["podman",] = Completed(argv=(), exit_code=125, stdout="", stderr="Error: no newuidmap")
-
-
-def docker_refuses(a, b):
-    b.answers[DOCKER] = Completed(argv=(), exit_code=1, stdout=capture("docker-refused.json"), stderr="")
-
-
-def no_gpu_in_containers(a, b):
-    b.change(DOCKER, '"nvidia":{"path":"nvidia-container-runtime"},', "")
-    b.answers["ls",] = Completed(argv=(), exit_code=2, stdout="", stderr="ls: cannot access")
-
-
-def small_memlock(a, b):
-    b.answers["prlimit",] = "MEMLOCK 65536 65536\n"
-
-
-def memlock_of_2_gib(a, b):
-    b.answers["prlimit",] = "MEMLOCK 2147483648 2147483648\n"
-
-
-def few_files(a, b):
-    b.change(LIMITS, "1048576", "4096")
-
-
-def no_linger(a, b):
-    b.change(ReadServices.argv, '"linger": true', '"linger": false')
-
-
-def no_init(a, b):
-    b.change(ReadServices.argv, '"systemd": true', '"systemd": false')
-    b.change(ReadServices.argv, '"cron": true', '"cron": false')
-
-
-def hot(a, b):
-    b.change(ReadServices.argv, "51500", "97000")
-
-
-def engine_on_every_address(a, b):
-    b.answers["ss",] = 'LISTEN 0 4096 *:8001 *:* users:(("vllm",pid=77,fd=3))\n'
-
-
-def engine_with_many_ports(a, b):
-    b.answers["ss",] = "".join(
-        f'LISTEN 0 4096 192.168.1.12:{port} *:* users:(("VLLM::Worker_TP",pid=77,fd=3))\n'
-        for port in range(40001, 40011)
-    )
-
-
-def ray_of_ours(a, b):
-    b.answers[ReadHoldingProcesses.argv] = '[[[78, 90000, 1000, "raylet", true]], 1000]'
-    b.answers["ss",] = 'LISTEN 0 4096 *:35743 *:* users:(("raylet",pid=78,fd=3))\n'
-
-
-def rays_metrics(a, b):
-    b.answers["ss",] = 'LISTEN 0 5 0.0.0.0:44217 0.0.0.0:* users:(("python3.11",pid=4069,fd=21))\n'
-
-
-def ray_of_somebody(a, b):
-    b.answers["ss",] = "LISTEN 0 4096 192.168.1.12:8265 0.0.0.0:*\n"
-
-
-def firewall(a, b):
-    b.change(ReadKernel.argv, "ENABLED=no", "ENABLED=yes")
-
-
-def same_host_keys(a, b):
-    b.answers[ReadHostKeys.argv] = host_key(1)
-
-
-def same_machine_ids(a, b):
-    b.answers[ReadIdentity.argv] = a.answers[ReadIdentity.argv]
-
-
-def other_release(a, b):
-    b.change(ReadIdentity.argv, "7.6.0", "7.5.0")
-
-
-def other_kernel(a, b):
-    b.change(ReadIdentity.argv, "6.17.0-1026-nvidia", "6.14.0-1015-nvidia")
-
-
-def jetson(a, b):
-    b.answers[ReadIdentity.argv] = capture("identity-thor.txt")
-
-
-def sixty_four_gb(a, b):
-    def less(line):
-        return f"{line[1]}{int(line[2]) - 65_000_000}"
-
-    b.answers[MEMINFO] = re.sub(r"(Mem(?:Total|Free|Available): +)(\d+)", less, b.answers[MEMINFO])
-
-
-def n1x(a, b):
-    b.change(("lspci", "-Dnn"), "10de:2e12", "10de:2e03")
-
-
-def gh200(a, b):
-    b.answers[ReadIdentity.argv] = capture("identity-gh200.txt")
-    b.change(("lspci", "-Dnn"), "10de:2e12", "10de:2342")
-    b.change(ReadGpuState.argv, "NVIDIA GB10", "NVIDIA GH200 480GB")
-
-
-def disk_nearly_full(a, b):
-    b.answers[ReadDisks.argv] = b.answers[ReadDisks.argv].replace("3200000000000", "5000000000")
-
-
-def no_refs(a, b):
-    b.change(ReadDisks.argv, '"models": []', '"models": [["Qwen/Qwen3-8B", 16000, false]]')
-
-
-def shm_full(a, b):
-    b.change(ReadDisks.argv, "[60000000000, 60000000000, 2]", "[60000000000, 30000000000, 2]")
-
-
-def no_card(a, b):
-    b.answers["lspci", "-Dnn"] = capture("lspci.txt").splitlines()[-1]
 
 
 FAULTS = [
@@ -444,90 +198,6 @@ async def test_a_fault_is_reported_by_its_name(sparks, findings, harm, known_as,
     assert {one.id for one in found} - {known_as} <= FOLLOWING.get(harm.__name__, set())
 
 
-def _failed(*argv):
-    return Completed(argv=argv, exit_code=1, stdout="", stderr="a failure")
-
-
-def without_time(a, b):
-    b.answers["timedatectl",] = "NTP=\nNTPSynchronized=\n"
-
-
-def without_pressure(a, b):
-    b.answers[ReadKernel.argv] = re.sub(r"/proc/pressure/memory:.*\n", "", b.answers[ReadKernel.argv])
-
-
-def without_throttling(a, b):
-    line = b.answers[ReadGpuState.argv].strip()
-    b.answers[ReadGpuState.argv] = ", ".join((*line.split(",")[:-1], "[N/A]"))
-
-
-def without_power(a, b):
-    fields = b.answers[ReadGpuState.argv].strip().split(",")
-    fields[6] = "[N/A]"
-    b.answers[ReadGpuState.argv] = ",".join(fields)
-
-
-def without_zones(a, b):
-    b.change(ReadServices.argv, "51500", "null")
-
-
-def without_processes(a, b):
-    leftover(a, b)
-    b.answers[ReadHoldingProcesses.argv] = "no JSON"
-
-
-def without_ethtool(a, b):
-    for name in (FIRST, SECOND):
-        b.answers["ethtool", name] = _failed("ethtool")
-
-
-def without_fec(a, b):
-    for name in (FIRST, SECOND):
-        b.answers["ethtool", "--show-fec", name] = _failed("ethtool")
-
-
-def without_lanes(a, b):
-    for name in (FIRST, SECOND):
-        base = f"/sys/class/net/{name}/device/current_link"
-        b.answers["grep", "-sH", ".", f"{base}_speed", f"{base}_width"] = ""
-
-
-def without_gids(a, b):
-    b.answers[ReadGidsOfKernel.argv] = _failed("sh")
-
-
-def without_ibv(a, b):
-    b.answers["ibv_devinfo",] = _failed("ibv_devinfo")
-
-
-def with_a_hanging_docker(a, b):
-    b.answers["docker", "info"] = NodeError("docker info did not end within 20 s.")
-
-
-UNREAD = [
-    (without_time, "clock-synchronised"),
-    (without_pressure, "memory-pressure"),
-    (without_throttling, "gpu-throttled"),
-    (without_power, "power-wedge"),
-    (without_zones, "zones-cool"),
-    (without_processes, "memory-leftover"),
-    (without_ethtool, "rail-speed"),
-    (without_fec, "rail-fec"),
-    (without_lanes, "rail-pcie"),
-    (without_gids, "rail-gid"),
-    (without_ibv, "rail-rdma-mtu"),
-    (with_a_hanging_docker, "container-tool"),
-]
-
-
-@pytest.mark.parametrize(("harm", "check"), UNREAD, ids=[harm.__name__ for harm, _ in UNREAD])
-async def test_what_was_not_read_is_neither_fine_nor_a_fault(sparks, look, harm, check):
-    harm(*sparks)
-    told = [one for one in registry.examine(await look()) if one.id == check and "spark2" in one.subject]
-    assert {one.severity for one in told} == {Severity.UNKNOWN}
-    assert all("because " in one.what for one in told)
-
-
 async def test_an_ipv6_address_of_a_router_is_no_dhcp(sparks, findings):
     """A switch with router advertisements gives every rail one, whatever its IPv4 address is."""
     advertised = {
@@ -591,59 +261,6 @@ async def test_a_leftover_of_root_is_a_containers(sparks, findings):
         "docker ps   # a container's: `docker stop NAME` ends it",
         "sudo kill 114687   # if it is not needed, and in no container",
     )
-
-
-async def test_without_a_common_rail_ray_uses_the_lan(sparks):
-    spec = parse_inventory(INVENTORY.partition("links:")[0], "inventory.yaml")
-    sparks[1].answers["ss",] = 'LISTEN 0 9 192.168.1.12:6379 *:* users:(("gcs_server",pid=7,fd=3))\n'
-    fleet = await gather(spec, {spark.name: spark.channel() for spark in sparks})
-    (told,) = [one for one in registry.examine(fleet) if one.id == "exposed-ports" and one.severity != "ok"]
-    assert told.severity == "warning"
-    assert "No rail joins all nodes" in told.means
-
-
-async def test_the_rendezvous_of_ranks_needs_a_firewall(sparks):
-    engine_on_every_address(*sparks)
-    fleet = await gather(
-        parse_inventory(INVENTORY, "inventory.yaml"), {one.name: one.channel() for one in sparks}
-    )
-    (told,) = [
-        one for one in registry.examine(fleet) if one.id == "exposed-ports" and one.severity == "error"
-    ]
-    assert "PyTorch listens on every address" in told.means
-    assert "sudo ufw allow in on enp1s0f1np1" in str(told.do)
-
-
-async def test_ports_behind_the_fleets_firewall_are_a_note(sparks):
-    """Of the others nothing changes: the rules close the fleet's own range alone."""
-    engine_with_many_ports(*sparks)
-    sparks[1].answers["ss",] += 'LISTEN 0 4096 *:8001 *:* users:(("vllm",pid=77,fd=3))\n'
-    rules = "/etc/sparkfleet/firewall.nft:    tcp dport 10002-60999 counter drop\n"
-    sparks[1].change(ReadKernel.argv, "/etc/ufw/ufw.conf", f"{rules}/etc/ufw/ufw.conf")
-    fleet = await gather(
-        parse_inventory(INVENTORY, "inventory.yaml"), {one.name: one.channel() for one in sparks}
-    )
-    told = {
-        one.severity: one.what
-        for one in registry.examine(fleet)
-        if one.id == "exposed-ports" and one.severity != "ok"
-    }
-    assert "close 10 listening ports to other machines" in told["info"]
-    assert "8001" in told["error"]
-
-
-async def test_rails_loopback_and_the_gateway_are_no_exposure(sparks, findings):
-    sparks[0].answers["ss",] = "".join(
-        f'LISTEN 0 9 {address} *:* users:(("raylet",pid=7,fd=3))\n'
-        for address in (
-            "192.168.100.11:6379",
-            "127.0.0.1:8265",
-            "[::1]:9000",
-            "0.0.0.0:8000",
-            "127.0.1.1:40001",
-        )
-    )
-    assert await findings() == []
 
 
 NO_LINKS = INVENTORY.partition("links:")[0]
