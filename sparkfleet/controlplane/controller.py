@@ -66,7 +66,7 @@ class Controller:
         *,
         fleet: str,
         store: Store,
-        apps: ServeBackend,
+        serve: ServeBackend,
         metrics: ControlMetrics,
         address: HeadAddress,
         launch_of: LaunchOf,
@@ -78,7 +78,7 @@ class Controller:
         check: Callable[[Sequence[App]], str] = lambda apps: "",
     ) -> None:
         self._store = store
-        self._apps = apps
+        self._serve = serve
         self._metrics = metrics
         self._nodes = nodes
         self._clocks = clocks
@@ -110,7 +110,7 @@ class Controller:
         )
         self._effects = Effects(
             fleet=self.fleet,
-            apps=apps,
+            serve=serve,
             nodes=nodes,
             event_log=self.event_log,
             metrics=metrics,
@@ -203,7 +203,7 @@ class Controller:
         await self._notice_clock()
         before = self.fleet.apps
         with self.failures.working("the list of what runs", LIST_LATE_S):
-            self.fleet.see_apps(await self._apps.list())
+            self.fleet.see_apps(await self._serve.list())
         self.failures.warn("store", self._check(self.fleet.apps))
         await self._sweep_after(before)
         failed = [app.name for app in self.fleet.apps if app.status == "failed"]
@@ -214,7 +214,7 @@ class Controller:
     async def _notice_clock(self) -> None:
         """Lets the groups' actors be watched again if the wall clock was set back."""
         if back_s := self._wall.set_back_s():
-            await self._apps.renew()
+            await self._serve.renew()
             self._wall.accept()
             words = (
                 f"the clock of the head was set back by {back_s:.0f} s: Ray Serve's controller is restarted"

@@ -62,7 +62,7 @@ class Effects:
         self,
         *,
         fleet: ObservedFleet,
-        apps: ServeBackend,
+        serve: ServeBackend,
         nodes: Nodes,
         event_log: EventLog,
         metrics: ControlMetrics,
@@ -72,7 +72,7 @@ class Effects:
     ) -> None:
         self._fleet = fleet
         self._store = fleet.store
-        self._apps = apps
+        self._serve = serve
         self._nodes = nodes
         self._event_log = event_log
         self._metrics = metrics
@@ -164,13 +164,13 @@ class Effects:
                 self._event_log.settle(name_of(group))
                 await self._sweep()
                 self._keep(action)
-                await self._apps.deploy(launch)
+                await self._serve.deploy(launch)
             case WaitForMemory(deployment=name) if name not in state.to_run and name in state.applied:
                 # On demand: an engine of another one may live on with its lease, after an end of Ray.
                 await self._sweep()
             case RestartGroup(group=group) if launch := await self._launch(state, group):
                 self._write(action)
-                await self._apps.deploy(launch)
+                await self._serve.deploy(launch)
                 # Only now: if Serve did not accept the launch, a counted failure is not counted again.
                 self._fleet.pending = pending_after(self._fleet.pending, action, self._clocks())
             case RetireGroup(group=group) | EndGroup(group=group):
@@ -180,7 +180,7 @@ class Effects:
                     # Serve may still list it as running in the next round, in which its end is decided again.
                     with _on_a_full_disk_too(state):
                         await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
-                await self._apps.retire(*group)
+                await self._serve.retire(*group)
 
     async def _sweep(self) -> None:
         deployments = self._store.deployments

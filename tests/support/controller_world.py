@@ -39,7 +39,7 @@ class World:
         self.controller = Controller(
             fleet="home",
             store=self.store,
-            apps=self.apps,
+            serve=self.apps,
             metrics=self.metrics,
             address=ADDRESS,
             launch_of=lambda *asked: launch_for(self.inventory(), *asked),

@@ -44,8 +44,8 @@ found = []
 for line in json.load(sys.stdin):
     try:
         config = AsyncEngineArgs.from_cli_args(parser.parse_args(line)).create_engine_config()
-        told = config.speculative_config
-        found.append([config.parallel_config.world_size, told.method if told else 'none'])
+        answer = config.speculative_config
+        found.append([config.parallel_config.world_size, answer.method if answer else 'none'])
     except Exception as error:
         found.append(f'{type(error).__name__}: {error}')
 print('RESULT', json.dumps(found))
@@ -65,15 +65,15 @@ parser = make_arg_parser(FlexibleArgumentParser())
 found = []
 for line in json.load(sys.stdin):
     args = AsyncEngineArgs.from_cli_args(parser.parse_args(line))
-    told = args.create_speculative_config(args.create_model_config(), ParallelConfig())
-    k, steps = told.num_speculative_tokens, told.num_speculative_tokens_per_batch_size
+    answer = args.create_speculative_config(args.create_model_config(), ParallelConfig())
+    k, steps = answer.num_speculative_tokens, answer.num_speculative_tokens_per_batch_size
     depths = build_dynamic_sd_schedule_lookup(steps, args.max_num_seqs, k)[1:] if steps else []
     try:
         args.create_engine_config()
         runs = ''
     except Exception as error:
         runs = str(error)
-    found.append([told.method, told.draft_model_config.architectures[0], k, depths, runs])
+    found.append([answer.method, answer.draft_model_config.architectures[0], k, depths, runs])
 print('RESULT', json.dumps(found))
 """
 
@@ -128,10 +128,10 @@ from sglang.srt.server_args import prepare_server_args
 found = []
 for line in json.load(sys.stdin):
     try:
-        told = prepare_server_args([*line, '--device', 'cuda'])
-        told.resolve_once()
-        told.check_server_args()
-        known, names = told.resolved_dict(), ('algorithm', 'num_draft_tokens', 'adaptive')
+        answer = prepare_server_args([*line, '--device', 'cuda'])
+        answer.resolve_once()
+        answer.check_server_args()
+        known, names = answer.resolved_dict(), ('algorithm', 'num_draft_tokens', 'adaptive')
         found.append([known['tp_size'], known['nnodes'], *(known['speculative_' + name] for name in names)])
     except BaseException as error:
         found.append(f'{type(error).__name__}: {error}')

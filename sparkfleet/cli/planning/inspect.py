@@ -50,32 +50,36 @@ def inspect(
     try:
         found = _find(model, inventory)
     except FactError as error:
-        here = Path(model)
-        if here.is_absolute() or not os.path.exists(here):  # Path.exists raises for a name that is too long
+        if (hint := _relative_path(Path(model))) is None:
             raise
-        if here.is_file() and here.suffix == SUFFIX:
-            raise FactError(
-                error.what,
-                means="There is a GGUF file of that name here, but files have to be given as absolute paths.",
-                do=f"`sparkfleet inspect {here.resolve()}`.",
-            ) from None
-        if not (here / "config.json").is_file():
-            raise FactError(
-                error.what,
-                means=f"{quote(model)} here is {'a directory without config.json' if here.is_dir() else 'a file'}.",
-                do="`sparkfleet inspect /PATH` takes the absolute path of a directory with a checkpoint's config.json.",
-            ) from None
-        raise FactError(
-            error.what,
-            means="There is a directory of that name here, but directories have to be given as absolute paths.",
-            do=f"`sparkfleet inspect {Path(model).resolve()}`.",
-        ) from None
+        means, do = hint
+        raise FactError(error.what, means=means, do=do) from None
     if json:
         print_json({"version": OUTPUT_VERSION, "checkpoint": found.model_dump(mode="json")})
     else:
         for line in lines(found):
             print_line(line)
     return Exit.DONE
+
+
+def _relative_path(here: Path) -> tuple[str, str] | None:
+    """Meaning and next step if the name that was not found is a path from here; None if it is not."""
+    if here.is_absolute() or not os.path.exists(here):  # Path.exists raises for a name that is too long
+        return None
+    command = f"`sparkfleet inspect {here.resolve()}`."
+    if here.is_file() and here.suffix == SUFFIX:
+        return (
+            "There is a GGUF file of that name here, but files have to be given as absolute paths.",
+            command,
+        )
+    if not (here / "config.json").is_file():
+        kind = "a directory without config.json" if here.is_dir() else "a file"
+        do = "`sparkfleet inspect /PATH` takes the absolute path of a directory with a checkpoint's config.json."
+        return f"{quote(str(here))} here is {kind}.", do
+    return (
+        "There is a directory of that name here, but directories have to be given as absolute paths.",
+        command,
+    )
 
 
 def _find(model: str, inventory: Path | None) -> Checkpoint:

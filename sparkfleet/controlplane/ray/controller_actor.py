@@ -90,7 +90,7 @@ class ControllerActor:
         self._config = config
         self._nodes = NodeActors(config.inventory.nodes, rails_of(config.inventory))
         self._entries = EntryActors()
-        self._apps = RayServeBackend()
+        self._backend = RayServeBackend()
         self._serve: asyncio.Task[None] | None = None
         self._note = NoteWriter(self._paths)
         self._lock = StoreLock(self._paths.root)
@@ -200,7 +200,7 @@ class ControllerActor:
         return Controller(
             fleet=inventory.fleet,
             store=store,
-            apps=self._apps,
+            serve=self._backend,
             metrics=ControlMetrics(self._registry),
             address=read_address(self._paths) or self._config.address,
             launch_of=partial(launch_for, inventory),
@@ -248,7 +248,7 @@ class ControllerActor:
     async def _running(self) -> tuple[App, ...]:
         """Everything that exists, while the store cannot be opened. Gateways serve meanwhile if they have a table."""
         await self._start_serve()
-        return await self._apps.list()
+        return await self._backend.list()
 
 
 def _end(work: asyncio.Task[None]) -> None:

@@ -193,16 +193,14 @@ async def plan_deployments(
     # Assumed nodes are never contacted, so nothing runs on them.
     client = await session.find_controller() if assumed is None else None
     status = None
-    names_keys = any(spec.keys for spec in specs)
-    known: Collection[str] | None = None
     if client is not None:
         async with client:
             specs = await client.sealed(specs)
             status = await client.fleet()
-            known = [key.name for key in await client.keys()] if names_keys else None
-    elif assumed is None and names_keys:
-        known = await _stored_key_names(session)
-    for line in missing_keys(specs, known) if known is not None else ():
+            key_names = await _key_names(client, specs)
+    else:
+        key_names = await _stored_key_names(session, specs) if assumed is None else None
+    for line in missing_keys(specs, key_names) if key_names is not None else ():
         session.report(TroubleFound(line=line))
     drained = {one.node for one in status.drained} if status else set()
     fleet, around = await asyncio.gather(
@@ -226,8 +224,18 @@ async def plan_deployments(
     return FleetPlan(tuple(specs), fleet, status, decision, client, checkpoints, stored, around)
 
 
-async def _stored_key_names(session: Session) -> Collection[str] | None:
-    """Names of the keys of a fleet that is down, with the one that its first start makes; None: its store is unreadable."""
+async def _key_names(client: FleetClient, specs: Sequence[Deployment]) -> Collection[str] | None:
+    """Names of the keys of a fleet; None if no deployment names any."""
+    return [key.name for key in await client.keys()] if any(spec.keys for spec in specs) else None
+
+
+async def _stored_key_names(session: Session, specs: Sequence[Deployment]) -> Collection[str] | None:
+    """Names of the keys of a fleet that is down, with the one that its first start makes.
+
+    None if no deployment names any, or the store cannot be read.
+    """
+    if not any(spec.keys for spec in specs):
+        return None
     rows = (await session.access.probe(session.inventory.head, state_probe.keys))["keys"]
     return None if rows is None else [row["name"] for row in rows] or [FIRST_KEY]
 

@@ -7,12 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkfleet.group.group_name import short_name
-from sparkfleet.planner.report.carry_over import RunningGroup, carried_over
+from sparkfleet.planner.report.carry_over import CarriedOver, RunningGroup, carried_over
 from sparkfleet.planner.report.diff import Handover
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 
 if TYPE_CHECKING:  # slow imports, for a controller that answers
+    from sparkfleet.controlplane.policy.state import FleetState
     from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 
 
@@ -39,15 +40,30 @@ def handover(
     # Slow imports, needed for changes of what runs only.
     from sparkfleet.controlplane.policy.memory_admission import granted
     from sparkfleet.controlplane.policy.rolling_update import rolling_updates
-    from sparkfleet.controlplane.policy.state import FleetState, Now
+    from sparkfleet.controlplane.policy.state import Now
+
+    state = _after_apply(spec, carried_over(plan, () if retry else running), running, status)
+    grants = granted(state, Now.at(0.0))
+    if all(grants.values()):
+        return "beside"
+    if False not in grants.values():
+        return None
+    ended = [action for roll in rolling_updates(state) for action in roll.ends(grants)]
+    return "first" if len(ended) == len(state.older) else "in turn"
+
+
+def _after_apply(
+    spec: Deployment, found: CarriedOver, running: Sequence[RunningGroup], status: FleetStatus | None
+) -> FleetState:
+    """The state that the controller would see right after the apply."""
+    from sparkfleet.controlplane.policy.state import FleetState
     from sparkfleet.controlplane.state.desired import Desired
     from sparkfleet.controlplane.state.status import App
 
-    found = carried_over(plan, () if retry else running)
     generation = 1 + max(one.member[0] for one in running)
     members = tuple(member or (generation, at) for at, member in enumerate(found.kept))
     after = Desired(spec=spec, plan=found.plan, generation=generation, who="", since=0.0, members=members)
-    state = FleetState(
+    return FleetState(
         desired={spec.name: after},
         apps=tuple(
             App(deployment=spec.name, generation=one.member[0], replica=one.member[1], status="running")
@@ -60,13 +76,6 @@ def handover(
             if node.memory_available is not None
         },
     )
-    grants = granted(state, Now.at(0.0))
-    if all(grants.values()):
-        return "beside"
-    if False not in grants.values():
-        return None
-    ended = [action for roll in rolling_updates(state) for action in roll.ends(grants)]
-    return "first" if len(ended) == len(state.older) else "in turn"
 
 
 def running_plans(status: FleetStatus | None) -> dict[str, DeploymentPlan]:

@@ -141,15 +141,7 @@ def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) ->
     Raises:
         FactError: the tag names no known quantisation.
     """
-    stored = format_of_tag(name.tag)
-    if stored is None:
-        raise FactError(
-            f"{name.tagged}: {name.tag} is no known quantisation of GGUF.",
-            means="Without it neither its size nor its speed can be derived.",
-            do="Name the tag as the files of the repository have it, such as Q4_K_M, UD-Q4_K_XL, MXFP4 or BF16.",
-        )
-    if stored not in ("bf16", "gguf-mxfp4") and keeps_mxfp4(shapes):
-        stored = "gguf-mxfp4"
+    stored = _stored_format(shapes, name)
     form = physics().formats[stored]
     format_name = stored if stored in WHOLE_BITS else form.klass
     bits = bits_of_parts(form)
@@ -165,10 +157,7 @@ def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) ->
     known = shapes.model_copy(
         update={
             "id": name.tagged,
-            "gguf": GgufFiles(
-                model=entry.file if entry else f"{stem_of(name.base).rpartition('/')[2]}-{name.tag}.gguf",
-                mmproj=entry.mmproj if entry else "",
-            ),
+            "gguf": _files(name, entry),
             "weights": weights,
             "bytes_on_disk": sum(one.bytes for one in weights),
             "weights_known": False,
@@ -188,6 +177,25 @@ def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) ->
         return known
     size = known.bytes_on_disk + sum(one.bytes for one in tower)
     return known.model_copy(update={"weights": (*known.weights, *tower), "bytes_on_disk": size})
+
+
+def _stored_format(shapes: Checkpoint, name: ModelName) -> str:
+    """The format of most weights of a tag. Raises FactError for a tag that names no known quantisation."""
+    stored = format_of_tag(name.tag)
+    if stored is None:
+        raise FactError(
+            f"{name.tagged}: {name.tag} is no known quantisation of GGUF.",
+            means="Without it neither its size nor its speed can be derived.",
+            do="Name the tag as the files of the repository have it, such as Q4_K_M, UD-Q4_K_XL, MXFP4 or BF16.",
+        )
+    return "gguf-mxfp4" if stored != "bf16" and keeps_mxfp4(shapes) else stored
+
+
+def _files(name: ModelName, entry: PublishedGguf | None) -> GgufFiles:
+    """The published files of a tag, or the usual name of its one file."""
+    if entry is None:
+        return GgufFiles(model=f"{stem_of(name.base).rpartition('/')[2]}-{name.tag}.gguf", mmproj="")
+    return GgufFiles(model=entry.file, mmproj=entry.mmproj)
 
 
 def bits_of_parts(form: Format) -> dict[Part, float]:

@@ -105,7 +105,7 @@ class ControllerProcesses:
         self.controller = Controller(
             fleet=FLEET,
             store=store,
-            apps=self._serve,
+            serve=self._serve,
             metrics=ControlMetrics(),
             address=HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000),
             launch_of=launch,

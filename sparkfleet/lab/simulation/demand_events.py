@@ -7,8 +7,8 @@ from functools import partial
 
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
+from sparkfleet.lab.simulation.application import Outcome
 from sparkfleet.lab.simulation.clients import DEMANDED, SimulatedClients
-from sparkfleet.lab.simulation.serve import Outcome
 from sparkfleet.lab.simulation.world import UserAction, World
 
 

@@ -10,7 +10,8 @@ from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
-from sparkfleet.lab.simulation.serve import DETECT_S, HANG_S, Outcome
+from sparkfleet.lab.simulation.application import Outcome
+from sparkfleet.lab.simulation.serve import DETECT_S, HANG_S
 from sparkfleet.lab.simulation.store_place import Content
 from sparkfleet.lab.simulation.world import UserAction, World, tool_lost
 from sparkfleet.units import GIB

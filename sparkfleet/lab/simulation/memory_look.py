@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.lab.simulation.application import SimulatedApp
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
-from sparkfleet.lab.simulation.serve import SimulatedApp
 
 
 @dataclass(frozen=True)

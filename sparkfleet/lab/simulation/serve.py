@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from sparkfleet.controlplane.state.status import App, AppStatus
@@ -19,6 +18,7 @@ from sparkfleet.errors import Cause
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.lab.simulation.application import Outcome, SimulatedApp
 from sparkfleet.lab.simulation.fleet import SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.timeline import Timeline
 
@@ -35,47 +35,6 @@ RETRY_S = 5.0
 @lru_cache
 def _listed(deployment: str, generation: int, replica: int, status: AppStatus) -> App:
     return App(deployment=deployment, generation=generation, replica=replica, status=status)
-
-
-@dataclass
-class Outcome:
-    """Result of the next start of a rung."""
-
-    takes_s: float
-    diagnosis: Diagnosis | None = None
-    """Cause of its failure; None: it comes up."""
-    serves_s: float | None = None
-    """It comes up, and dies of that cause after so many seconds; None: it does not."""
-    takes_down: str = ""
-    """The node that goes down with it."""
-
-
-@dataclass
-class SimulatedApp:
-    """An application with its one replica."""
-
-    order: GroupLaunch
-    status: AppStatus = "starting"
-    construction: int = 0
-    """Counts constructions, so that what belonged to an older one is dropped."""
-    has_served: bool = False
-    failures: int = 0
-    phase: GroupPhase | None = None
-    """Phase of its group; None while it is not placed."""
-    report: GroupReport | None = None
-    last_report_at: float = float("-inf")
-    actor: int = 0
-    """Order of its present actor among all of the run."""
-    reports: int = 0
-    """Changes that this actor has reported."""
-    barred_since: float = 0.0
-    """Begin of its wait for a drained node, if its phase is that."""
-    stored: bool = False
-    """A controller answered when its start began, and its nodes had reported: it is known if it takes one down."""
-    retired_at: float = 0.0
-    """Moment at which it was retired, if its status is that, simulated seconds."""
-    stalled: bool = False
-    """Its actor does nothing for now: it sends no report."""
 
 
 def end_for_call(fleet: SimulatedFleet, key: GroupKey, why: str, asked_at: float) -> None:
@@ -154,18 +113,18 @@ class SimulatedServe:
         await self._pause("list")
         return found
 
-    async def deploy(self, order: GroupLaunch) -> None:
+    async def deploy(self, launch: GroupLaunch) -> None:
         """See `ServeBackend`."""
         asked_at = self._time.seconds
         await self._pause("deploy")
-        key = (order.deployment, order.generation, order.replica)
+        key = (launch.deployment, launch.generation, launch.replica)
         self.calls.append((self._time.seconds, "deploy", key))
         before = self.apps.get(key)
         if before is not None and before.status == "retiring":
             return  # Serve deletes it; what is deployed over that is lost with it
         if before is not None:
             end_for_call(self._fleet, key, "deployed over", asked_at)
-        self.apps[key] = SimulatedApp(order, construction=before.construction if before else 0)
+        self.apps[key] = SimulatedApp(launch, construction=before.construction if before else 0)
         self._construct(key)
         await self._pause("deploy")
 
@@ -273,20 +232,24 @@ class SimulatedServe:
             return
         self._send_report(key, app, GroupPhase.PREPARING)
         engine = self._fleet.engines.get(key)
-        if engine is not None and engine.rung == app.order.rung and engine.ready and not engine.hurt:
+        if engine is not None and engine.rung == app.launch.rung and engine.ready and not engine.hurt:
             engine.unfollowed_since = None
             self._step(key, app, 1.0, self._adopt)
             return
         self._fleet.end(key, "left over")
-        nodes = app.order.candidate.shape.nodes
+        nodes = app.launch.candidate.shape.nodes
         if words := self._barred(nodes):
             app.barred_since = self._time.seconds
             self._send_report(key, app, GroupPhase.BARRED, detail=words)
             self._step(key, app, BARRED_LOOK_S, self._wait)
             return
-        outcome = self._outcome_of(app.order)
+        outcome = self._outcome_of(app.launch)
         self._fleet.engines[key] = SimulatedEngine(
-            key, app.order.rung, app.order.candidate.shape.nodes, app.order.needs, began_at=self._time.seconds
+            key,
+            app.launch.rung,
+            app.launch.candidate.shape.nodes,
+            app.launch.needs,
+            began_at=self._time.seconds,
         )
         is_answered = self._barred(nodes) is not None
         app.stored = is_answered and not any(self._fleet.nodes[node].slow_report for node in nodes)
@@ -299,7 +262,7 @@ class SimulatedServe:
 
     def _wait(self, key: GroupKey, app: SimulatedApp) -> None:
         """A group that waits for a drained node asks again."""
-        if self._barred(app.order.candidate.shape.nodes):
+        if self._barred(app.launch.candidate.shape.nodes):
             self._step(key, app, BARRED_LOOK_S, self._wait)
         else:
             self._place(key, app)
@@ -337,7 +300,7 @@ class SimulatedServe:
             if outcome.takes_down:
                 name = outcome.takes_down
                 # Serve starts what it had again; while no controller works, nobody counts that.
-                self.wedged[key, app.order.rung] += app.stored
+                self.wedged[key, app.launch.rung] += app.stored
                 self._power_off(name, self._chance.uniform(60, 240))
                 return
             self._fleet.end(key, "its start failed")
@@ -352,7 +315,7 @@ class SimulatedServe:
         if (
             diagnosis is None or diagnosis.cause is not Cause.TOOL
         ):  # those are tried again for as long as it takes
-            self.failures.append((self._time.seconds, kind, key, app.order.rung))
+            self.failures.append((self._time.seconds, kind, key, app.launch.rung))
         self._send_report(key, app, GroupPhase.FAILED, diagnosis=diagnosis, was_starting=was_starting)
         app.report = None  # its process ends: it repeats nothing
         self._again(key, app)
@@ -391,9 +354,9 @@ class SimulatedServe:
                 "generation": key[1],
                 "replica": key[2],
                 "phase": phase,
-                "node": app.order.candidate.shape.nodes[0],
+                "node": app.launch.candidate.shape.nodes[0],
                 "since": self._time.unix(),
-                "rung": app.order.rung,
+                "rung": app.launch.rung,
                 "actor": str(app.actor),
                 "number": app.reports,
                 "url": "http://127.0.0.1:1",
@@ -407,4 +370,4 @@ class SimulatedServe:
         self._send(report)
 
     def _is_reached(self, app: SimulatedApp) -> bool:
-        return all(self._fleet.nodes[name].joined for name in app.order.candidate.shape.nodes)
+        return all(self._fleet.nodes[name].joined for name in app.launch.candidate.shape.nodes)

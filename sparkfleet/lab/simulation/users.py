@@ -10,10 +10,10 @@ from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.newer_generations import OvertakenError
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause, ControlError
+from sparkfleet.lab.simulation.application import Outcome
 from sparkfleet.lab.simulation.clients import DEMANDED
 from sparkfleet.lab.simulation.fleet import SYSTEM
 from sparkfleet.lab.simulation.plans import demanded_plan, edited, random_plan, with_other_engines
-from sparkfleet.lab.simulation.serve import Outcome
 from sparkfleet.lab.simulation.world import UserAction, World
 from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment

@@ -16,6 +16,7 @@ from sparkfleet.errors import Cause
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.ranks.local_rank import DAEMON_S
+from sparkfleet.lab.simulation.application import Outcome
 from sparkfleet.lab.simulation.clients import SimulatedClients
 from sparkfleet.lab.simulation.controller_processes import ControllerProcesses
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
@@ -24,7 +25,7 @@ from sparkfleet.lab.simulation.memory_look import MemoryLook, memory_look
 from sparkfleet.lab.simulation.plans import SHARE_GIB, SMALL_SHARE_GIB
 from sparkfleet.lab.simulation.report_channel import ReportChannel
 from sparkfleet.lab.simulation.run_report import RunReport
-from sparkfleet.lab.simulation.serve import Outcome, SimulatedServe
+from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.lab.simulation.store_place import StorePlace
 from sparkfleet.lab.simulation.timeline import Timeline
 

@@ -201,5 +201,5 @@ def at_another_rung(
             app, standing = serve.apps.get(group), standings.get(group, TOP)
             if app is None or app.status not in ("starting", "running") or standing.given_up:
                 continue
-            if app.order.rung != plan.rung_index(standing.rung):
+            if app.launch.rung != plan.rung_index(standing.rung):
                 yield group
