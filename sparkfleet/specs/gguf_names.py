@@ -51,12 +51,8 @@ def is_tower(name: str) -> bool:
     return name.endswith(SUFFIX) and "mmproj" in _file(name).lower()
 
 
-def is_model(name: str) -> bool:
-    """True for a file of a model's own weights: no tower, no draft, no importance matrix."""
-    return _has_weights(name) and not _only_drafts(name)
-
-
 def _has_weights(name: str) -> bool:
+    """True for a file of weights: no tower, no importance matrix."""
     file = _file(name)
     apart = is_tower(name) or "imatrix" in file.lower()
     return file.endswith(SUFFIX) and not file.startswith(".") and not apart

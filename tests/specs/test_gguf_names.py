@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkfleet.specs.gguf_names import is_model, models_of, siblings, tag_of, tower_of
+from sparkfleet.specs.gguf_names import models_of, siblings, tag_of, tower_of
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,8 @@ def test_the_tag_is_the_quantisation(name, tag):
     ],
 )
 def test_what_is_no_model(name):
-    assert not is_model(name)
+    own = "a-Q8_0.gguf"
+    assert models_of([name, own]) == models_of([own])
 
 
 def test_drafts_are_models_of_a_repository_that_has_nothing_else():

@@ -50,17 +50,6 @@ _VERSIONS = frozenset(fact for fact, kind in FACTS.items() if kind is FactKind.V
 }
 
 
-class Reason(Value):
-    """A fact that made a rule fire, and the rule's condition on it."""
-
-    fact: str
-    value: str
-    asked: str
-
-    def __str__(self) -> str:
-        return f"{self.fact} {self.value}"
-
-
 class RuleMatch(Value):
     """A rule that fires, or might."""
 
@@ -69,14 +58,10 @@ class RuleMatch(Value):
     certain: bool
 
     @property
-    def because(self) -> tuple[Reason, ...]:
-        """The facts that meet its conditions."""
+    def because(self) -> tuple[str, ...]:
+        """The facts that meet its conditions, each with its value."""
         return tuple(
-            Reason(
-                fact=one.fact,
-                value=_shown(self.situation, one.fact),
-                asked=str(one).removeprefix(f"{one.fact} "),
-            )
+            f"{one.fact} {_shown(self.situation, one.fact)}"
             for one in self.rule.when
             if one.holds(self.situation) is Truth.YES
         )
@@ -101,7 +86,7 @@ class RuleMatch(Value):
         return effect.limits if isinstance(effect, Require) else RuleLimits()
 
     def __str__(self) -> str:
-        because = ", ".join(str(reason) for reason in self.because)
+        because = ", ".join(self.because)
         doubt = "" if self.certain else f" (possible: {', '.join(self.unknown)} not known)"
         return f"{self.rule.id}: {self.rule.title}{doubt} [{because}]"
 

@@ -150,7 +150,7 @@ def test_the_systems_of_the_field_reports(case: tuple[dict[str, Any], ...], reje
 def test_a_fact_that_made_it_fire_is_named() -> None:
     found = judge(situation(SGLANG_27B, QWEN_27B, engine_version="0.5.12 re-tag", speculation="nextn"))
     (finding,) = (one for one in found if one.rule.id == "sglang-eagle-prealloc-oom")
-    assert [str(reason) for reason in finding.because] == [
+    assert list(finding.because) == [
         "engine sglang",
         "engine_version 0.5.12 re-tag",
         "speculation nextn",
