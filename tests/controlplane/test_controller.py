@@ -17,7 +17,7 @@ from sparkfleet.units import GIB
 
 async def test_from_wanted_to_ready(world):
     assert await world.put() == 1
-    assert [order.generation for order in world.apps.launches] == [1]
+    assert [launch.generation for launch in world.apps.launches] == [1]
     assert (await world.table()).models["tiny"].state == "starting"
     await world.ready(1)
     entry = (await world.table()).models["tiny"]

@@ -218,7 +218,7 @@ async def test_a_node_that_does_not_come_back_is_left(world, monkeypatch):
     await world.look()
     await world.controller.reconcile()
     await world.controller.reconcile()
-    assert [order.placements[0].node for order in world.apps.launches] == ["that", "this"]
+    assert [launch.placements[0].node for launch in world.apps.launches] == ["that", "this"]
     events = await world.controller.event_log.events(0, "tiny", 0)
     assert any("that is gone; next: this" in event.message for event in events)
 

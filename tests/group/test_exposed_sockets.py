@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 import pytest
-from group_world import SECRET, order
+from group_world import SECRET, group_launch
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group import exposed_sockets
@@ -139,8 +139,8 @@ async def test_sockets_are_those_of_a_ranks_children_and_of_nobody_else(
     program.write_text(LISTENS)
     own = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     fields = {"engine": "custom", "command": ("serve",), "port": free_port("127.0.0.1")}
-    launch = order(
-        placements=(RankPlacement(node="this"),), candidate=order().candidate.model_copy(update=fields)
+    launch = group_launch(
+        placements=(RankPlacement(node="this"),), candidate=group_launch().candidate.model_copy(update=fields)
     )
     runtime = ProcessRuntime(tmp_path / "run", FleetPaths(tmp_path).label)
     rank = LocalRank(FleetPaths(tmp_path), runtime, launch, 0, SECRET)

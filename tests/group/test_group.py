@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from group_world import SECRET, TWO, never, order, rank_spec, vanish
+from group_world import SECRET, TWO, group_launch, never, rank_spec, vanish
 
 from sparkfleet.errors import Cause, EngineError, NodeError
 from sparkfleet.group import group as module
@@ -119,7 +119,7 @@ async def test_an_engine_that_runs_on_a_drained_node_is_adopted(world, engine):
     async def barred():
         raise AssertionError("nothing is started")
 
-    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
+    await world.runtime.start(rank_spec(group_launch(), 0, engine, SECRET))
     group = world.group(barred=barred)
     await group.start()
     assert world.reports[-1].adopted
@@ -127,7 +127,7 @@ async def test_an_engine_that_runs_on_a_drained_node_is_adopted(world, engine):
 
 
 async def test_a_rank_that_runs_already_is_adopted(world, engine):
-    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
+    await world.runtime.start(rank_spec(group_launch(), 0, engine, SECRET))
     group = world.group()
     await group.start()
     assert len(world.runtime.started) == 1
@@ -146,7 +146,7 @@ async def test_an_adopted_engine_is_measured_at_once_if_it_has_served_nobody(
     async def loaded(*_):
         return Load(running=running, waiting=0, figures=(tokens,))
 
-    await world.runtime.start(rank_spec(order(), 0, engine, SECRET))
+    await world.runtime.start(rank_spec(group_launch(), 0, engine, SECRET))
     monkeypatch.setattr("sparkfleet.group.engine_client.read_load", loaded)
     group = world.group()
     await group.start()
@@ -157,7 +157,7 @@ async def test_an_adopted_engine_is_measured_at_once_if_it_has_served_nobody(
 
 
 async def test_a_rank_of_another_plan_is_stopped_and_started_anew(world, engine):
-    spec = rank_spec(order(), 0, engine, SECRET)
+    spec = rank_spec(group_launch(), 0, engine, SECRET)
     await world.runtime.start(spec.model_copy(update={"digest": "another"}))
     group = world.group()
     await group.start()
@@ -181,7 +181,7 @@ def _after(flag, argv):
 
 async def test_every_rank_of_a_group_is_started_with_one_rendezvous(world):
     shape = GroupShape(nodes=("a", "b"), tp=2)
-    candidate = order().candidate.model_copy(update={"shape": shape})
+    candidate = group_launch().candidate.model_copy(update={"shape": shape})
     group = world.group(placements=TWO, candidate=candidate)
     await group.start()
     first, second = (_after("--master-port", runtime.started[0].argv) for runtime in world.runtimes)
@@ -249,7 +249,7 @@ async def test_a_whole_group_that_runs_already_is_adopted(world):
 
 
 async def test_the_token_is_not_in_the_command(world, engine):
-    spec = rank_spec(order(), 0, engine, SECRET)
+    spec = rank_spec(group_launch(), 0, engine, SECRET)
     token = dict(spec.secret_env)["VLLM_API_KEY"]
     assert token not in " ".join(spec.argv)
     assert token not in str(spec.env)

@@ -5,7 +5,7 @@ import itertools
 
 import aiohttp
 import pytest
-from group_world import never, order
+from group_world import group_launch, never
 
 from sparkfleet.engines.token_api import Scored
 from sparkfleet.engines.token_scores import Score
@@ -147,7 +147,7 @@ async def test_of_a_workload_of_its_own_only_the_health_is_asked(world, monkeypa
 
     monkeypatch.setattr(Probe, "one_token", never)
     fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
-    candidate = order().candidate.model_copy(update=fields)
+    candidate = group_launch().candidate.model_copy(update=fields)
     group = world.group(candidate=candidate)
     await group.start()
     assert world.reports[-1].phase is GroupPhase.READY
@@ -167,7 +167,7 @@ async def test_a_workload_of_its_own_that_serves_every_address_is_stopped_before
 
     monkeypatch.setattr(LocalRank, "sockets", everywhere)
     fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
-    group = world.group(candidate=order().candidate.model_copy(update=fields))
+    group = world.group(candidate=group_launch().candidate.model_copy(update=fields))
     with pytest.raises(
         EngineError, match=r"It listens on \*:5005 .*its requests arrive at 127\.0\.0\.1:5005"
     ):

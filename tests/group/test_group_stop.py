@@ -5,7 +5,7 @@ import socket
 
 import aiohttp
 import pytest
-from group_world import SECRET, never, order, rank_spec
+from group_world import SECRET, group_launch, never, rank_spec
 
 from sparkfleet.errors import EngineError
 from sparkfleet.group.report import GroupPhase
@@ -16,10 +16,10 @@ from sparkfleet.specs.timeouts import Timeouts
 @pytest.mark.parametrize("kind", ["vllm", "custom"])
 async def test_a_stop_waits_for_what_is_still_answered(world, engine, kind):
     own = {"engine": "custom", "command": ("serve",), "port": engine, "health": "/health"}
-    candidate = order().candidate.model_copy(update=own if kind == "custom" else {})
+    candidate = group_launch().candidate.model_copy(update=own if kind == "custom" else {})
     group = world.group(candidate=candidate)
     await group.start()
-    token = dict(rank_spec(order(), 0, engine, SECRET).secret_env)["VLLM_API_KEY"]
+    token = dict(rank_spec(group_launch(), 0, engine, SECRET).secret_env)["VLLM_API_KEY"]
     body = {"model": "tiny", "prompt": "x", "max_tokens": 300, "stream": True}
     async with (
         aiohttp.ClientSession(headers={"authorization": f"Bearer {token}"}) as session,
@@ -37,7 +37,7 @@ async def test_a_stop_waits_for_what_is_still_answered(world, engine, kind):
 async def test_checks_of_a_custom_workload_go_on_while_its_stop_waits_for_a_client(world, engine):
     own = {"engine": "custom", "command": ("serve",), "port": engine, "health": "/health"}
     group = world.group(
-        candidate=order().candidate.model_copy(update=own),
+        candidate=group_launch().candidate.model_copy(update=own),
         timeouts=Timeouts(health_every_s=0.01),
         probed=True,
     )

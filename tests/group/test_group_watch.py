@@ -7,7 +7,7 @@ import socket
 from types import SimpleNamespace
 
 import pytest
-from group_world import SECRET, TWO, never, order, quick_world, stuck, vanish
+from group_world import SECRET, TWO, group_launch, never, quick_world, stuck, vanish
 
 from sparkfleet.engines.fake import FakeEngine
 from sparkfleet.errors import EngineError, NodeError
@@ -155,7 +155,9 @@ async def test_a_custom_workload_that_hangs_is_replaced_where_its_deployment_say
     world, monkeypatch, probed
 ):
     fields = {"engine": "custom", "command": ("serve",), "port": None, "health": "/health"}
-    group = world.group(candidate=order().candidate.model_copy(update=fields), probed=probed, timeouts=UNWELL)
+    group = world.group(
+        candidate=group_launch().candidate.model_copy(update=fields), probed=probed, timeouts=UNWELL
+    )
     await group.start()
     asked = []
 
@@ -188,7 +190,7 @@ async def test_a_custom_workload_without_a_health_path_whose_process_is_stopped_
         return Listening(address="127.0.0.1", port=5005, sockets=(socket,))
 
     group = world.group(
-        candidate=order().candidate.model_copy(update={"engine": "custom", "command": ("serve",)}),
+        candidate=group_launch().candidate.model_copy(update={"engine": "custom", "command": ("serve",)}),
         timeouts=UNWELL,
     )
     await group.start()
@@ -206,7 +208,7 @@ async def test_a_custom_workload_reports_its_open_connections_as_what_runs(world
     """It reported 0, and a drain of it ended at once, whatever it was answering."""
     monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
     fields = {"engine": "custom", "command": ("serve",), "port": engine}
-    group = world.group(candidate=order().candidate.model_copy(update=fields))
+    group = world.group(candidate=group_launch().candidate.model_copy(update=fields))
     await group.start()
     watched = asyncio.create_task(group.watch())
     with socket.create_connection(("127.0.0.1", engine)):
@@ -373,7 +375,7 @@ async def test_an_engine_that_answers_without_its_token_does_not_serve(monkeypat
 
 
 async def test_metrics_are_read_with_the_token(monkeypatch, tmp_path):
-    token = engine_token(SECRET.encode(), order().name)
+    token = engine_token(SECRET.encode(), group_launch().name)
     async with FakeEngine(model="tiny", token=token) as engine:
         world = quick_world(int(engine.url.rpartition(":")[2]), monkeypatch, tmp_path)
         group = world.group()

@@ -51,14 +51,14 @@ def started(tmp_path, monkeypatch):
     """Start a rank, of which only its supervisor is fake: the runtime, and the fleet's directories."""
     monkeypatch.setattr(rank_module, "free_port", lambda host: 4000)
 
-    async def container_of(order):
+    async def container_of(launch):
         return CONTAINER
 
     monkeypatch.setattr(rank_module, "container_of", container_of)
 
-    async def started(order, rank):
+    async def started(launch, rank):
         runtime, paths = FakeRuntime(), FleetPaths(tmp_path / str(rank))
-        await LocalRank(paths, runtime, order, rank, SECRET).start(5000)
+        await LocalRank(paths, runtime, launch, rank, SECRET).start(5000)
         return runtime.started[0], paths
 
     return started
@@ -80,13 +80,13 @@ def test_it_is_a_key_pair_for_this_user_alone(tmp_path):
 
 
 def test_all_nodes_of_a_group_have_the_same_and_no_other_group_has_it(tmp_path):
-    for place, order, secret in (
+    for place, launch, secret in (
         ("a", ordered(), SECRET),
         ("b", ordered(), SECRET),
         ("next generation", ordered(generation=4), SECRET),
         ("other fleet", ordered(), "t" * 64),
     ):
-        write_keys(tmp_path / place, secret, order)
+        write_keys(tmp_path / place, secret, launch)
     assert public(tmp_path / "a") == public(tmp_path / "b")
     assert len({public(place) for place in tmp_path.iterdir()}) == 3
 

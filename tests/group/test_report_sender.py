@@ -2,7 +2,7 @@ import asyncio
 import contextlib
 
 import pytest
-from group_world import order
+from group_world import group_launch
 
 from sparkfleet.engines.startup_phases import StartupPhase
 from sparkfleet.group import report_sender, serving_watch
@@ -21,7 +21,7 @@ def sent():
 @pytest.fixture
 def sender(sent, monkeypatch):
     monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
-    return ReportSender(order(), sent.append)
+    return ReportSender(group_launch(), sent.append)
 
 
 def test_nothing_is_sent_before_a_phase_is_entered(sender, sent):
@@ -37,7 +37,7 @@ def test_each_report_has_the_next_number_of_this_actor(sender, sent):
     assert [one.number for one in sent] == [1, 2, 3]
     assert sender.last is sent[-1]
     assert len({one.actor for one in sent}) == 1
-    assert sent[0].actor not in ("", ReportSender(order(), sent.append).last.actor)
+    assert sent[0].actor not in ("", ReportSender(group_launch(), sent.append).last.actor)
 
 
 def test_fields_last_until_they_change_and_a_detail_and_a_step_do_not(sender):
@@ -53,7 +53,7 @@ def test_a_phase_began_when_it_was_first_entered(monkeypatch):
     seconds = iter(range(100, 200))
     monkeypatch.setattr(report_sender.time, "time", lambda: float(next(seconds)))
     sent = []
-    sender = ReportSender(order(), sent.append)
+    sender = ReportSender(group_launch(), sent.append)
     for phase in (GroupPhase.STARTING, GroupPhase.READY, GroupPhase.READY, GroupPhase.STARTING):
         sender.enter(phase)
     assert [one.since for one in sent] == [100.0, 101.0, 101.0, 102.0]

@@ -3,7 +3,7 @@
 import pytest
 from clocks import Clock
 from controller_world import World
-from group_world import SECRET, order, rank_spec
+from group_world import SECRET, group_launch, rank_spec
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 
@@ -17,7 +17,7 @@ def clock():
 @pytest.fixture
 async def engine():
     """Port of a fake engine that requires the token which the group of replica 0 derives."""
-    token = dict(rank_spec(order(), 0, 1, SECRET).secret_env)["VLLM_API_KEY"]
+    token = dict(rank_spec(group_launch(), 0, 1, SECRET).secret_env)["VLLM_API_KEY"]
     async with FakeEngine(model="tiny", pace=Pace(itl_s=0.001), token=token) as fake:
         yield int(fake.url.rpartition(":")[2])
 

@@ -94,7 +94,7 @@ class World:
     @property
     def rungs(self):
         """Rung of each start."""
-        return [order.rung for order in self.apps.launches]
+        return [launch.rung for launch in self.apps.launches]
 
     async def look(self):
         """One round of the controller's watch over the nodes, due every two seconds."""

@@ -30,7 +30,7 @@ ROOT = Path("/nowhere/state/home")
 TWO = (RankPlacement(node="a"), RankPlacement(node="b"))
 
 
-def order(**fields):
+def group_launch(**fields):
     candidate = Candidate(
         model="/models/tiny",
         shape=GroupShape(nodes=("this",)),
@@ -44,8 +44,8 @@ def order(**fields):
     return GroupLaunch(deployment="tiny", **fields)
 
 
-def rank_spec(order, rank, port, secret):
-    return spec_of(FleetPaths(ROOT), order, rank, Ports(http=port), secret)
+def rank_spec(launch, rank, port, secret):
+    return spec_of(FleetPaths(ROOT), launch, rank, Ports(http=port), secret)
 
 
 async def not_barred():
@@ -123,7 +123,7 @@ class World:
 
     def group(self, *, wanted=not_wanted, barred=not_barred, after="", remote=False, **fields):
         """A group. `remote`: its further ranks are held through actors."""
-        asked, wanted = wanted, order(**fields)
+        asked, wanted = wanted, group_launch(**fields)
         ranks = [
             LocalRank(FleetPaths(ROOT), self.runtimes[rank], wanted, rank, SECRET)
             for rank in range(len(wanted.placements))
@@ -149,7 +149,7 @@ class World:
         return list(dict.fromkeys(report.phase for report in self.reports))
 
     def rank_id(self, rank=0):
-        return order().rank_id(FleetPaths(ROOT).label, rank)
+        return group_launch().rank_id(FleetPaths(ROOT).label, rank)
 
 
 def quick_world(engine, monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
 
 
-def order(nodes=("this",), **fields):
+def group_launch(nodes=("this",), **fields):
     candidate = Candidate(
         model="/models/tiny",
         shape=GroupShape(nodes=nodes, tp=len(nodes)),
@@ -30,11 +30,11 @@ def order(nodes=("this",), **fields):
 
 class World:
     def __init__(self, tmp_path, **fields):
-        self.order = order(**fields)
+        self.launch = group_launch(**fields)
         self.paths = FleetPaths(tmp_path)
-        self.runtimes = [FakeRuntime() for _ in self.order.placements]
+        self.runtimes = [FakeRuntime() for _ in self.launch.placements]
         self.holders = [
-            LocalRank(self.paths, runtime, self.order, rank, "s" * 64)
+            LocalRank(self.paths, runtime, self.launch, rank, "s" * 64)
             for rank, runtime in enumerate(self.runtimes)
         ]
         self.waited = []
@@ -42,10 +42,10 @@ class World:
 
     def anew(self):
         """As held by the group's next process."""
-        return Ranks(self.order, self.holders, Backoff(self.paths.root / "begun", Timeouts()))
+        return Ranks(self.launch, self.holders, Backoff(self.paths.root / "begun", Timeouts()))
 
     def write_log(self, text, rank=0):
-        path = self.paths.rank_log(self.order.rank_id(self.paths.label, rank).slug)
+        path = self.paths.rank_log(self.launch.rank_id(self.paths.label, rank).slug)
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
 

@@ -226,7 +226,7 @@ async def test_a_node_that_is_gone_holds_up_a_new_generation_only_as_long_as_the
     world.apps.finish()
     for _ in range(2):
         await world.controller.reconcile()
-    placed = [(order.generation, order.placements[0].node) for order in world.apps.launches]
+    placed = [(launch.generation, launch.placements[0].node) for launch in world.apps.launches]
     assert placed == [(1, "that")] + ([] if serves else [(2, "that"), (2, "this")])
 
 

@@ -27,8 +27,8 @@ def test_replicas_get_an_order_each_on_their_own_node():
 
 def test_on_one_node_the_engine_listens_on_loopback():
     alone = inventory({"a": {"address": "local"}})
-    (order,) = launches_for(alone, desired(GroupShape(nodes=("a",))))
-    assert order.placements[0].address == "127.0.0.1"
+    (launch,) = launches_for(alone, desired(GroupShape(nodes=("a",))))
+    assert launch.placements[0].address == "127.0.0.1"
 
 
 def test_a_ladder_is_gone_down_and_not_beyond_its_end():
@@ -78,7 +78,7 @@ def test_an_engine_may_owe_a_token_for_as_long_as_its_longest_silence():
 
 def test_the_waits_are_those_of_the_inventory():
     quick = Timeouts(stuck_s=3, proof_s=4)
-    (order,) = launches_for(FLEET.model_copy(update={"timeouts": quick}), desired(GroupShape(nodes=("a",))))
-    assert order.timeouts == quick
-    assert order.patience_s >= 4
+    (launch,) = launches_for(FLEET.model_copy(update={"timeouts": quick}), desired(GroupShape(nodes=("a",))))
+    assert launch.timeouts == quick
+    assert launch.patience_s >= 4
     assert launches_for(FLEET, desired(GroupShape(nodes=("a",))))[0].timeouts == Timeouts()

@@ -22,7 +22,7 @@ async def test_an_engine_is_adopted_by_a_former_secret_of_its_token(tmp_path):
 
     def anew(tokens):
         world.holders = [
-            LocalRank(world.paths, runtime, world.order, rank, old, tokens=tokens)
+            LocalRank(world.paths, runtime, world.launch, rank, old, tokens=tokens)
             for rank, runtime in enumerate(world.runtimes)
         ]
         return world.anew()
@@ -53,7 +53,7 @@ async def test_what_the_last_process_of_the_group_still_holds_for_a_moment_is_ad
     world = World(tmp_path)
     await world.take()
     held = world.holders[0]._rank
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.launch, 0, "s" * 64)]
     taking = asyncio.create_task(world.take(world.anew()))
     await asyncio.sleep(0.05)
     assert not taking.done()
@@ -79,11 +79,11 @@ async def test_a_rank_whose_supervisor_is_stopped_for_a_while_is_adopted(tmp_pat
     monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
     world = World(tmp_path)
     world.runtimes[0] = StoppedRuntime()
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.launch, 0, "s" * 64)]
     await world.take(world.anew())
     await world.holders[0].release()
     world.runtimes[0].silent = 5
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.launch, 0, "s" * 64)]
     _, adopted = await world.take(world.anew())
     assert adopted
     assert len(world.runtimes[0].started) == 1
@@ -109,11 +109,11 @@ async def test_a_rank_that_is_held_for_a_caller_who_has_gone_is_adopted(tmp_path
     monkeypatch.setattr(rank_module, "OWNED_S", 0.25)
     world = World(tmp_path)
     world.runtimes[0] = LateRuntime()
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.launch, 0, "s" * 64)]
     await world.take(world.anew())
     await world.holders[0].release()
     world.runtimes[0].silent, world.runtimes[0].late = 1, 1
-    world.holders = [LocalRank(world.paths, world.runtimes[0], world.order, 0, "s" * 64)]
+    world.holders = [LocalRank(world.paths, world.runtimes[0], world.launch, 0, "s" * 64)]
     _, adopted = await world.take(world.anew())
     assert adopted
     assert len(world.runtimes[0].started) == 1
@@ -125,7 +125,7 @@ async def test_a_rank_whose_supervisor_is_stopped_while_it_starts_is_held_later(
     monkeypatch.setattr(rank_module, "STOPPED_LOOK_S", 0.01)
     world = World(tmp_path)
     runtime = world.runtimes[0] = StoppedRuntime()
-    holder = LocalRank(world.paths, runtime, world.order, 0, "s" * 64)
+    holder = LocalRank(world.paths, runtime, world.launch, 0, "s" * 64)
     runtime.silent = 2
     await holder.start(5000)
     await holder.stop()
@@ -157,7 +157,7 @@ async def test_a_rank_that_cannot_be_adopted_or_stopped_is_not_held_on(tmp_path,
     """Held by an object that nobody has, its lease would not run out as long as this process lives."""
     world = World(tmp_path)
     runtime = world.runtimes[0] = DeafRuntime()
-    holder = LocalRank(world.paths, runtime, world.order, 0, "s" * 64)
+    holder = LocalRank(world.paths, runtime, world.launch, 0, "s" * 64)
     runtime.deaf = call == "stop"
     await holder.start(5000)
     if call == "adopt":
@@ -178,7 +178,7 @@ async def test_a_supervisor_that_never_answers_is_an_error(tmp_path, monkeypatch
     runtime = StoppedRuntime()
     runtime.silent = 10**6
     with pytest.raises(NodeError, match="did not answer"):
-        await LocalRank(world.paths, runtime, world.order, 0, "s" * 64).adopt()
+        await LocalRank(world.paths, runtime, world.launch, 0, "s" * 64).adopt()
 
 
 async def test_a_log_of_an_earlier_start_says_nothing_of_this_one(tmp_path):

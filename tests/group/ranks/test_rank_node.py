@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from control_values import plan
-from group_world import order
+from group_world import group_launch
 
 from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
@@ -26,7 +26,7 @@ async def test_a_tool_that_does_not_find_the_staged_image_for_now_is_not_taken_f
 
     monkeypatch.setattr(rank_node, "tool_for", tool_for)
     image = "x.example/engine@sha256:" + "0" * 64
-    launch = order()
+    launch = group_launch()
     candidate = launch.candidate.model_copy(update={"runtime": "container", "image": image})
     with pytest.raises(NodeError) as caught:
         await rank_node.container_of(launch.model_copy(update={"candidate": candidate}))

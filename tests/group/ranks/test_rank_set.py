@@ -82,8 +82,8 @@ async def test_memory_that_was_waited_for_does_not_explain_how_the_start_ends(tm
 async def test_a_start_that_waits_for_its_declared_port_names_it(tmp_path, monkeypatch):
     """`apply` printed "waiting" for a minute, and nothing else."""
     world = World(tmp_path)
-    candidate = world.order.candidate.model_copy(update={"port": 5005})
-    world.ranks._launch = world.order.model_copy(update={"candidate": candidate})
+    candidate = world.launch.candidate.model_copy(update={"port": 5005})
+    world.ranks._launch = world.launch.model_copy(update={"candidate": candidate})
     free = asyncio.Event()
     monkeypatch.setattr(module, "is_taken", lambda port: port == 5005 and not free.is_set())
     monkeypatch.setattr(module, "ROOM_LOOK_S", 0.0)
@@ -146,8 +146,8 @@ async def test_a_container_tool_that_ends_its_container_is_the_cause_whatever_th
 async def test_a_checkpoint_that_is_not_there_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     world = World(tmp_path)
-    candidate = world.order.candidate.model_copy(update={"model": "org/nowhere"})
-    world.holders[0]._launch = world.order.model_copy(update={"candidate": candidate})
+    candidate = world.launch.candidate.model_copy(update={"model": "org/nowhere"})
+    world.holders[0]._launch = world.launch.model_copy(update={"candidate": candidate})
     told = await world.refused()
     assert told.cause is Cause.MISSING
     assert "org/nowhere" in told.summary
@@ -214,8 +214,8 @@ async def two_groups(tmp_path, monkeypatch, memory_s=2.0):
     monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 300})
     timeouts = Timeouts(memory_s=memory_s)
     first, second = World(tmp_path, timeouts=timeouts), World(tmp_path, timeouts=timeouts)
-    second.order = second.order.model_copy(update={"deployment": "later"})
-    second.holders = [LocalRank(second.paths, first.runtimes[0], second.order, 0, "s" * 64)]
+    second.launch = second.launch.model_copy(update={"deployment": "later"})
+    second.holders = [LocalRank(second.paths, first.runtimes[0], second.launch, 0, "s" * 64)]
     for world in (first, second):
         world.ranks = world.anew()
         await world.take()
@@ -307,7 +307,7 @@ async def test_a_rank_that_is_still_being_adopted_is_stopped_with_the_others(tmp
     with pytest.raises(NodeError, match="gone"):
         await ranks.adopt()
     await ranks.stop()
-    assert world.runtimes[0].stopped == [world.order.rank_id(world.paths.label, 0)]
+    assert world.runtimes[0].stopped == [world.launch.rank_id(world.paths.label, 0)]
 
 
 async def released(tmp_path):
@@ -316,7 +316,7 @@ async def released(tmp_path):
     await world.take()
     for holder in world.holders:
         await holder.release()
-    return world, [world.order.rank_id(world.paths.label, rank) for rank in (0, 1)]
+    return world, [world.launch.rank_id(world.paths.label, rank) for rank in (0, 1)]
 
 
 async def test_ranks_that_nobody_held_for_too_long_are_named(tmp_path):
@@ -402,6 +402,6 @@ async def test_of_the_ranks_that_end_the_one_that_ended_the_others_is_named(
 ):
     """A rank that the kernel killed for memory on the other node was reported as an engine that failed on rank 0's."""
     monkeypatch.setattr(module, "PEERS_S", 0.2)
-    ranks = module.Ranks(World(tmp_path).order, [Ending(*one) for one in ends], None)
+    ranks = module.Ranks(World(tmp_path).launch, [Ending(*one) for one in ends], None)
     rank, status = await ranks.fatal_exit()
     assert (rank, status.exit_code) == (first, ends[first][0])

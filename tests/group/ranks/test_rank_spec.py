@@ -22,14 +22,14 @@ from sparkfleet.runtime.sealed_env import EnvSealer
 
 
 def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
-    assert [placement.network.rails[0].netdev for placement in order.placements] == [
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    assert [placement.network.rails[0].netdev for placement in launch.placements] == [
         "enp1s0f1np1",
         "enp1s0f1np1",
     ]
     paths = FleetPaths(tmp_path / "home")
     zero, one = (
-        spec_here(paths, order, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
+        spec_here(paths, launch, rank, Ports(http=4000, rendezvous=5000), "secret") for rank in (0, 1)
     )
     assert "--nnodes" in zero.argv
     assert "192.168.100.10" in one.argv
@@ -41,24 +41,24 @@ def test_ranks_are_told_the_same_but_for_their_number_and_address(tmp_path):
 
 def test_a_digest_is_that_of_the_plan_and_of_the_token(tmp_path):
     """An engine goes on under another release, which may start it with other paths and other arguments."""
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a", "b"), tp=2)))
 
-    def digest(launch=order, secret="secret", home="home", rank=1, **ports):
+    def digest(launch=launch, secret="secret", home="home", rank=1, **ports):
         ports = Ports(**{"http": 4000, "rendezvous": 5000} | ports)
         return spec_here(FleetPaths(tmp_path / home), launch, rank, ports, secret).digest
 
     assert {digest(), digest(http=4001, rendezvous=5001), digest(home="elsewhere")} == {digest()}
-    assert digest(order.model_copy(update={"drain_s": 1.0, "needs": 5, "generation": 9})) == digest()
-    candidate = order.candidate
+    assert digest(launch.model_copy(update={"drain_s": 1.0, "needs": 5, "generation": 9})) == digest()
+    candidate = launch.candidate
     for field, value in {
         "context": candidate.context + 1,
         "env": (("A", "1"),),
         "engine_args": ("--x",),
     }.items():
         other = candidate.model_copy(update={field: value})
-        assert digest(order.model_copy(update={"candidate": other})) != digest(), field
-    elsewhere = order.placements[1].model_copy(update={"node": "c"})
-    assert digest(order.model_copy(update={"placements": (order.placements[0], elsewhere)})) != digest()
+        assert digest(launch.model_copy(update={"candidate": other})) != digest(), field
+    elsewhere = launch.placements[1].model_copy(update={"node": "c"})
+    assert digest(launch.model_copy(update={"placements": (launch.placements[0], elsewhere)})) != digest()
     assert digest(secret="another") != digest()
 
 
@@ -67,20 +67,22 @@ def test_ranks_of_a_ring_meet_on_the_management_network_by_its_own_netdev(tmp_pa
     nodes = {name: spark(number) for number, name in enumerate("abc", start=1)}
     nodes["a"]["address"] = "127.0.0.1"
     links = (cable("a", "b", 100, "01"), cable("b", "c", 101, "01"), cable("c", "a", 102, "01"))
-    (order,) = launches_for(inventory(nodes, links), desired(GroupShape(nodes=("a", "b", "c"), tp=3)))
-    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, rendezvous=5000), "secret")
+    (launch,) = launches_for(inventory(nodes, links), desired(GroupShape(nodes=("a", "b", "c"), tp=3)))
+    spec = spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000, rendezvous=5000), "secret")
     assert dict(spec.env)["GLOO_SOCKET_IFNAME"] == "lo"
 
 
 def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
-    gpt = order.candidate.model_copy(update={"model": "/models/gpt-oss-120b", "device": "cuda"})
-    order = order.model_copy(update={"candidate": gpt})
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    gpt = launch.candidate.model_copy(update={"model": "/models/gpt-oss-120b", "device": "cuda"})
+    launch = launch.model_copy(update={"candidate": gpt})
     paths = FleetPaths(tmp_path / "home")
     paths.encodings.mkdir(parents=True)
 
     def told():
-        return dict(spec_here(paths, order, 0, Ports(http=4000), "secret").env).get("TIKTOKEN_ENCODINGS_BASE")
+        return dict(spec_here(paths, launch, 0, Ports(http=4000), "secret").env).get(
+            "TIKTOKEN_ENCODINGS_BASE"
+        )
 
     (paths.encodings / ENCODINGS[0]).touch()
     assert told() is None
@@ -90,16 +92,16 @@ def test_gpt_oss_is_told_of_its_encodings_where_all_of_them_lie(tmp_path):
 
 def custom(shape, **fields):
     """The launch of a custom workload, which checks no token."""
-    (order,) = launches_for(FLEET, desired(shape))
+    (launch,) = launches_for(FLEET, desired(shape))
     told = {"engine": "custom", "command": ("serve",), "port": 8000, **fields}
-    return order.model_copy(update={"candidate": order.candidate.model_copy(update=told)})
+    return launch.model_copy(update={"candidate": launch.candidate.model_copy(update=told)})
 
 
 def test_an_engine_without_a_token_is_on_loopback_behind_a_forwarder(tmp_path):
-    order = custom(GroupShape(nodes=("a",)))
+    launch = custom(GroupShape(nodes=("a",)))
     paths, ports = FleetPaths(tmp_path / "home"), Ports(http=4000, inner=4001)
-    spec = spec_here(paths, order, 0, ports, "secret")
-    address = order.placements[0].address
+    spec = spec_here(paths, launch, 0, ports, "secret")
+    address = launch.placements[0].address
     assert address == "192.168.100.10"
     assert spec.forward is not None
     assert (spec.forward.host, spec.port, spec.forward.target_port) == (address, 4000, 8000)
@@ -111,26 +113,26 @@ def test_an_engine_without_a_token_is_on_loopback_behind_a_forwarder(tmp_path):
 
 
 def test_the_ports_of_a_forwarder_do_not_keep_a_rank_from_being_adopted(tmp_path):
-    order, paths = custom(GroupShape(nodes=("a",)), port=None), FleetPaths(tmp_path / "home")
+    launch, paths = custom(GroupShape(nodes=("a",)), port=None), FleetPaths(tmp_path / "home")
     one, other = (
-        spec_here(paths, order, 0, Ports(http=http, inner=inner), "secret")
+        spec_here(paths, launch, 0, Ports(http=http, inner=inner), "secret")
         for http, inner in ((4000, 4001), (5000, 5001))
     )
     assert one.digest == other.digest
-    assert spec_here(paths, order, 0, Ports(http=4000, inner=4001), "another").digest != one.digest
+    assert spec_here(paths, launch, 0, Ports(http=4000, inner=4001), "another").digest != one.digest
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "192.168.100.10"])
 def test_llama_cpp_has_a_key_and_is_behind_a_forwarder_on_loopback_too(tmp_path, address):
     """Its health needs no key, and Prometheus has another token."""
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
     told = {"engine": "llama.cpp", "gguf": GgufFiles(model="m.gguf"), "model": "/models/m"}
-    placements = tuple(one.model_copy(update={"address": address}) for one in order.placements)
-    order = order.model_copy(
-        update={"candidate": order.candidate.model_copy(update=told), "placements": placements}
+    placements = tuple(one.model_copy(update={"address": address}) for one in launch.placements)
+    launch = launch.model_copy(
+        update={"candidate": launch.candidate.model_copy(update=told), "placements": placements}
     )
-    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, inner=4001), "secret")
-    token = engine_token(b"secret", order.name)
+    spec = spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000, inner=4001), "secret")
+    token = engine_token(b"secret", launch.name)
     assert (spec.forward.host, spec.port, spec.forward.target_port) == (address, 4000, 4001)
     assert (spec.forward.token, spec.forward.metrics_path) == (token, "/metrics")
     assert spec.secret_env == (("LLAMA_API_KEY", token),)
@@ -140,61 +142,61 @@ def test_llama_cpp_has_a_key_and_is_behind_a_forwarder_on_loopback_too(tmp_path,
 
 
 def test_one_that_checks_the_token_itself_has_no_forwarder(tmp_path):
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
-    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000, inner=4001), "secret")
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    spec = spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000, inner=4001), "secret")
     assert (spec.forward, spec.port) == (None, 4000)
     assert {"VLLM_API_KEY", "SPARKFLEET_METRICS_TOKEN"} == set(dict(spec.secret_env))
 
 
 def test_during_a_change_an_engine_gets_the_new_token_and_all_metrics_tokens(tmp_path):
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
     forwarded = custom(GroupShape(nodes=("a",)), port=None)
     paths, ports = FleetPaths(tmp_path / "home"), Ports(http=4000, inner=4001)
     changing, changed = TokenSecrets(current="new", former=("old",)), TokenSecrets(current="new")
-    spec = spec_here(paths, order, 0, ports, "secret", tokens=changing)
+    spec = spec_here(paths, launch, 0, ports, "secret", tokens=changing)
     metrics = f"{metrics_token(b'new')} {metrics_token(b'old')}"
     assert dict(spec.secret_env) == {
-        "VLLM_API_KEY": engine_token(b"new", order.name),
+        "VLLM_API_KEY": engine_token(b"new", launch.name),
         "SPARKFLEET_METRICS_TOKEN": metrics,
     }
     forward = spec_here(paths, forwarded, 0, ports, "secret", tokens=changing).forward
     assert (forward.token, forward.metrics_token) == (engine_token(b"new", forwarded.name), metrics)
-    for launch in (order, forwarded):  # the end of the change is no reason to start the engine again
+    for each in (launch, forwarded):  # the end of the change is no reason to start the engine again
         one, other = (
-            spec_here(paths, launch, 0, ports, "secret", tokens=t).digest for t in (changing, changed)
+            spec_here(paths, each, 0, ports, "secret", tokens=t).digest for t in (changing, changed)
         )
         assert one == other
-        assert one != spec_here(paths, launch, 0, ports, "secret").digest
+        assert one != spec_here(paths, each, 0, ports, "secret").digest
 
 
 def test_a_sealed_variable_reaches_the_engine_alone(tmp_path):
     shape = GroupShape(nodes=("a",))
     sealed = EnvSealer(b"secret").seal("HF_TOKEN", "hf_0123456789")
     wanted = desired(shape, env=(("HF_TOKEN", sealed), ("NCCL_DEBUG", "INFO")))
-    (order,) = launches_for(inventory({"a": {"address": "local"}}), wanted)
-    assert "hf_0" not in order.model_dump_json()
-    spec = spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "secret")
+    (launch,) = launches_for(inventory({"a": {"address": "local"}}), wanted)
+    assert "hf_0" not in launch.model_dump_json()
+    spec = spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000), "secret")
     assert ("HF_TOKEN", "hf_0123456789") in spec.secret_env
     assert "HF_TOKEN" not in dict(spec.env)
     assert ("NCCL_DEBUG", "INFO") in spec.env
     with pytest.raises(ControlError, match="HF_TOKEN cannot be opened"):
-        spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "another secret")
+        spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000), "another secret")
 
 
-def kept(order, **fields):
+def kept(launch, **fields):
     """The launch with KV on the disk, and with these fields of its candidate."""
     given = {"device": "cuda", "kv_disk_bytes": 10**11, "kv_staging_bytes": 10**9, **fields}
-    return order.model_copy(update={"candidate": order.candidate.model_copy(update=given)})
+    return launch.model_copy(update={"candidate": launch.candidate.model_copy(update=given)})
 
 
 @pytest.fixture
 def kv_path(tmp_path):
     """kv_path(model=directory, **fields): the directory of KV of a rank, from its command on this node."""
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    (planned,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
     paths = FleetPaths(tmp_path / "home")
 
     def kv_path(model=None, deployment="tiny", **fields):
-        launch = kept(order, model=str(model or weights(tmp_path / "m")), **fields)
+        launch = kept(planned, model=str(model or weights(tmp_path / "m")), **fields)
         launch = launch.model_copy(update={"deployment": deployment})
         return spec_here(paths, launch, 0, Ports(http=4000), "secret").kv_files.path
 
@@ -227,8 +229,8 @@ def test_kv_on_the_disk_is_kept_under_everything_that_a_block_depends_on(kv_path
 
 
 def test_a_field_that_a_later_release_adds_loses_no_kv():
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
-    now = kept(order).candidate
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    now = kept(launch).candidate
     later = create_model("Later", __base__=Candidate, added=(int, 0))
     facts = RankNodeFacts(model_path="/m", python="python3")
     found = [
@@ -267,13 +269,13 @@ def test_another_vllm_in_the_same_environment_has_other_kv(kv_path, tmp_path):
 
 
 def test_without_the_field_a_rank_keeps_nothing_on_the_disk(tmp_path):
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
-    assert spec_here(FleetPaths(tmp_path / "home"), order, 0, Ports(http=4000), "secret").kv_files is None
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    assert spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000), "secret").kv_files is None
 
 
 def test_a_containers_shared_memory_has_room_for_what_goes_to_the_disk(tmp_path):
-    (order,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
-    launch = kept(order, runtime="container", image="i@sha256:1", kv_staging_bytes=5 * 2**30 + 1)
+    (launch,) = launches_for(FLEET, desired(GroupShape(nodes=("a",))))
+    launch = kept(launch, runtime="container", image="i@sha256:1", kv_staging_bytes=5 * 2**30 + 1)
     tool = ContainerSpec(tool="docker", image="i@sha256:1")
     spec = spec_here(FleetPaths(tmp_path / "home"), launch, 0, Ports(http=4000), "secret", container=tool)
     assert spec.argv[spec.argv.index("--shm-size") + 1] == "22g"

@@ -25,9 +25,9 @@ def spec(tmp_path):
 
     def make(shape=ALONE, rank=0, **fields):
         told = {"runtime": "container", "image": IMAGE, **fields}
-        (order,) = launches_for(FLEET, desired(shape, **told))
+        (launch,) = launches_for(FLEET, desired(shape, **told))
         ports = Ports(http=4000, rendezvous=5000)
-        return spec_here(FleetPaths(tmp_path / "home"), order, rank, ports, "secret", container=CONTAINER)
+        return spec_here(FleetPaths(tmp_path / "home"), launch, rank, ports, "secret", container=CONTAINER)
 
     return make
 

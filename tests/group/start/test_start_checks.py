@@ -2,7 +2,7 @@
 
 import pytest
 from control_values import plan
-from group_world import order
+from group_world import group_launch
 
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.group.probe import StreamMeasurement
@@ -33,7 +33,7 @@ class Engine:
 @pytest.fixture
 def measured(tmp_path):
     async def measured(steps, speculation):
-        launch = order()
+        launch = group_launch()
         candidate = plan(speculation=speculation).groups[0].choice.candidate
         launch = launch.model_copy(update={"candidate": candidate})
         turns = MeasuringTurns(tmp_path / "turns")
