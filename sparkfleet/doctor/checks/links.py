@@ -1,4 +1,4 @@
-"""Cables: both rails up, each in its own subnet, at full speed and MTU, with RDMA."""
+"""Cables: both rails up, each in its own subnet, at full speed and MTU; those of RDMA are in `rdma.py`."""
 
 from __future__ import annotations
 
@@ -8,44 +8,14 @@ from ipaddress import IPv4Interface, ip_interface
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, fleet_check, link_check
-from sparkfleet.doctor.checks.agreement import differing
-from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warning
-from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, LinkSnapshot, NodeSnapshot, RailSnapshot
-from sparkfleet.hostfacts.network.netdev import Netdev
-
-FABRIC = "sparkfleet fabric apply"
-
-
-def _rails(link: LinkSnapshot) -> Iterator[tuple[str, RailSnapshot]]:
-    """The rails of a cable, each with its name: "rail 1 of spark1-spark2"."""
-    for number, rail in enumerate(link.rails, start=1):
-        yield f"rail {number} of {link.name}", rail
-
-
-def _ends(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[tuple[str, EndSnapshot, NodeSnapshot]]:
-    """Both ends of each rail, with the rail's name."""
-    for name, rail in _rails(link):
-        for end in rail.ends:
-            yield name, end, fleet.node(end.node)
-
-
-def _netdevs(
-    link: LinkSnapshot, fleet: FleetReadings
-) -> Iterator[tuple[str, EndSnapshot, NodeSnapshot, Netdev]]:
-    """The same of ends whose netdev exists."""
-    for rail, end, node in _ends(link, fleet):
-        netdev = node.netdev(end.netdev)
-        if netdev is not None:
-            yield rail, end, node, netdev
+from sparkfleet.doctor.checks.link_ends import FABRIC, ends_of, netdevs_of, not_read, rails_of, why_down
+from sparkfleet.doctor.checks.rdma import rail_gid, rail_rdma, rail_rdma_mtu
+from sparkfleet.doctor.findings import CheckFault, error, warning
+from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, LinkSnapshot, RailSnapshot
 
 
 def _is_down(rail: RailSnapshot, fleet: FleetReadings) -> bool:
     return any(why_down(fleet.node(end.node).netdev(end.netdev)) for end in rail.ends)
-
-
-def _not_read(what: str, end: EndSnapshot, node: NodeSnapshot, field: str) -> CheckFault:
-    why = node.unknown.get(field, "it was not read").rstrip(".")
-    return not_known(f"{what} of {end.netdev} on {end.node}: not known, because {why}")
 
 
 @link_check(
@@ -57,7 +27,7 @@ def _not_read(what: str, end: EndSnapshot, node: NodeSnapshot, field: str) -> Ch
 def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a rail that is missing, switched off or without a carrier; a rail that still works is mentioned."""
     alive = sum(not _is_down(rail, fleet) for rail in link.rails)
-    for name, rail in _rails(link):
+    for name, rail in rails_of(link):
         down = {
             end: reason for end in rail.ends if (reason := why_down(fleet.node(end.node).netdev(end.netdev)))
         }
@@ -70,15 +40,6 @@ def rail_down(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
                 else "This link carries no traffic.",
                 do=tuple(_lift(down, fleet)),
             )
-
-
-def why_down(netdev: Netdev | None) -> str:
-    """The reason for which a netdev carries nothing; "" if it may carry."""
-    if netdev is None:
-        return "does not exist"
-    if not netdev.up:
-        return "is switched off"
-    return "" if netdev.carrier else "has no carrier"
 
 
 def _lift(down: dict[EndSnapshot, str], fleet: FleetReadings) -> Iterator[str]:
@@ -112,7 +73,7 @@ def _lit(end: EndSnapshot, fleet: FleetReadings) -> list[str]:
 )
 def rail_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports an MTU that is too small at an end, or differs between the ends."""
-    for name, rail in _rails(link):
+    for name, rail in rails_of(link):
         found = _mtus(rail, fleet)
         small = {end: mtu for end, mtu in found.items() if mtu < thresholds.RAIL_MTU}
         if small:
@@ -149,7 +110,7 @@ def _mtus(rail: RailSnapshot, fleet: FleetReadings) -> dict[EndSnapshot, int]:
 )
 def rail_address(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Compares the nodes' addresses with those of inventory.yaml."""
-    for rail, end, _, netdev in _netdevs(link, fleet):
+    for rail, end, _, netdev in netdevs_of(link, fleet):
         has = [str(one) for one in netdev.ipv4]
         if end.address not in has:
             yield error(
@@ -177,7 +138,7 @@ def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[Che
     """Checks the addresses on the nodes, not those in the inventory."""
     for name in link.nodes:
         subnets: dict[str, set[str]] = defaultdict(set)
-        for _, end, _, netdev in _netdevs(link, fleet):
+        for _, end, _, netdev in netdevs_of(link, fleet):
             if end.node == name:
                 for one in netdev.ipv4:
                     subnets[str(ip_interface(one).network)].add(end.netdev)
@@ -213,7 +174,7 @@ def rails_both(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
 )  # fmt: skip
 def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports netdevs in a bond or a bridge, which takes their GIDs."""
-    for rail, end, _, netdev in _netdevs(link, fleet):
+    for rail, end, _, netdev in netdevs_of(link, fleet):
         if netdev.master:
             yield error(
                 f"{rail}: {end.netdev} on {end.node} belongs to {netdev.master}",
@@ -228,13 +189,13 @@ def rails_bonded(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFaul
 )  # fmt: skip
 def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a negotiated speed below 200 Gb/s."""
-    for rail, end, node, netdev in _netdevs(link, fleet):
+    for rail, end, node, netdev in netdevs_of(link, fleet):
         settings = node.settings.get(end.netdev)
         speed = settings.speed_mb_per_s if settings else None
         if not end.rdma or not netdev.carrier:
             continue
         if speed is None:
-            yield _not_read("speed", end, node, "settings")
+            yield not_read("speed", end, node, "settings")
         elif speed < thresholds.RAIL_SPEED_MBIT:
             yield warning(
                 f"{rail}: {end.netdev} on {end.node} runs at {speed // 1000} Gb/s, not 200",
@@ -247,97 +208,6 @@ def rail_speed(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]
 
 
 @link_check(
-    "rail-rdma",
-    "RDMA is active on the rails",
-    needs=("netdevs",),
-    source="NVIDIA/dgx-spark-playbooks, connect-two-sparks: ibdev2netdev",
-)
-def rail_rdma(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Checks that the RoCE device exists, belongs to this netdev, and has an active port."""
-    for rail, end, node, netdev in _netdevs(link, fleet):
-        if end.rdma is None or not netdev.carrier:
-            continue
-        if node.rdma_links is None:
-            yield _not_read("RDMA", end, node, "rdma_links")
-            continue
-        found = next((one for one in node.rdma_links if one.device == end.rdma), None)
-        if found is not None and found.active and found.netdev in ("", end.netdev):
-            continue
-        state = (
-            "does not exist"
-            if found is None
-            else f"is {found.state}"
-            if not found.active
-            else f"belongs to {found.netdev}"
-        )
-        yield error(
-            f"{rail}: RoCE device {end.rdma} on {end.node} {state}",
-            means="NCCL falls back to TCP (NET/Socket): a tenth of the bandwidth, ten times the latency.",
-            do=(
-                "rdma link   # or ibdev2netdev",
-                "sudo modprobe mlx5_ib",
-                f"sparkfleet init {' '.join(link.nodes)}   # finds the devices",
-            ),
-        )
-
-
-@link_check(
-    "rail-gid", "RoCE has an IPv4 entry for every rail", needs=("netdevs",), rules=("gid-index-mismatch",),
-    source="show_gids; knowledge/rules/rules.yaml gid-index-mismatch",
-)  # fmt: skip
-def rail_gid(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Checks the v2 GID of the rail's own address, and that its index is equal everywhere."""
-    indexes: dict[str, list[str]] = defaultdict(list)
-    for rail, end, node, _ in _netdevs(link, fleet):
-        if end.rdma is None or (node.rdma_links is not None and not node.rdma_links):
-            continue
-        if node.gids is None:
-            yield _not_read("GIDs", end, node, "gids")
-            continue
-        found = next((gid for gid in node.gids_of(end.rdma) if gid.ipv4 == end.ip), None)
-        if found is None:
-            yield error(
-                f"{rail}: {end.rdma} on {end.node} has no RoCE v2 GID for {end.ip}",
-                means="NCCL cannot use this rail; with a wrong GID it fails with IBV_WC_RETRY_EXC_ERR.",
-                do=(
-                    f"show_gids {end.rdma}",
-                    FABRIC,
-                    f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # rebuilds the GID table",
-                ),
-            )
-        else:
-            indexes[f"index {found.index}"].append(f"{end.node}:{end.rdma}")
-    if differences := differing(indexes):
-        yield note(
-            f"{link.name}: the GID index differs: {differences}",
-            means="A fixed NCCL_IB_GID_INDEX would be wrong on one node; sparkfleet lets NCCL choose it.",
-            do="Leave NCCL_IB_GID_INDEX unset; set NCCL_IB_ROCE_VERSION_NUM=2 and NCCL_IB_ADDR_FAMILY=AF_INET.",
-        )
-
-
-@link_check(
-    "rail-rdma-mtu",
-    "RoCE sends packets of 4096 bytes",
-    needs=("netdevs",),
-    source="ibv_devinfo: active_mtu; MTU 9000 by christopherowen/dgx-spark-networking",
-)
-def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
-    """Checks the RDMA MTU, which follows the netdev's only when its port comes up again."""
-    for rail, end, node, netdev in _netdevs(link, fleet):
-        device = node.rdma_device(end.rdma) if end.rdma else None
-        if end.rdma and node.rdma_devices is None:
-            yield _not_read("RDMA MTU", end, node, "rdma_devices")
-        jumbo = netdev.mtu >= thresholds.RAIL_MTU
-        if device is not None and device.active and jumbo and device.active_mtu < thresholds.RDMA_MTU:
-            yield warning(
-                f"{rail}: {end.rdma} on {end.node}"
-                f" sends packets of {device.active_mtu} bytes, not {thresholds.RDMA_MTU}",
-                means="The MTU was raised after RDMA came up: small packets cost bandwidth.",
-                do=f"sudo ip link set {end.netdev} down && sudo ip link set {end.netdev} up   # on {end.node}",
-            )
-
-
-@link_check(
     "rail-pcie",
     "each rail has four lanes of PCIe Gen5",
     needs=("netdevs",),
@@ -345,12 +215,12 @@ def rail_rdma_mtu(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFau
 )
 def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a PCIe link that is narrower or slower than the board's."""
-    for rail, end, node in _ends(link, fleet):
+    for rail, end, node in ends_of(link, fleet):
         if not end.rdma:
             continue
         pci = node.pci_link(end.netdev)
         if pci is None:
-            yield _not_read("PCIe link", end, node, "pci_links")
+            yield not_read("PCIe link", end, node, "pci_links")
         elif pci.width < thresholds.PCIE_LANES or pci.gt_per_s < thresholds.PCIE_GT_PER_S:
             yield error(
                 f"{rail}: {end.netdev} on {end.node} has PCIe {pci.gt_per_s:g} GT/s x{pci.width},"
@@ -372,12 +242,12 @@ def rail_pcie(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
 )
 def rail_fec(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
     """Reports a 200 Gb/s cable without RS error correction."""
-    for rail, end, node, netdev in _netdevs(link, fleet):
+    for rail, end, node, netdev in netdevs_of(link, fleet):
         fec = node.fec.get(end.netdev)
         if not end.rdma or not netdev.carrier:
             continue
         if fec is None:
-            yield _not_read("error correction", end, node, "fec")
+            yield not_read("error correction", end, node, "fec")
         elif not fec.active:
             yield warning(
                 f"{rail}: {end.netdev} on {end.node} has no error correction (FEC)",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.check import Check, path_check
-from sparkfleet.doctor.checks.links import why_down
+from sparkfleet.doctor.checks.link_ends import why_down
 from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, NodeSnapshot, PathSnapshot, RailSpeed
 
