@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkfleet.accuracy.accuracy import AccuracyReport, ScoredCase, compare_rows
+from sparkfleet.accuracy.accuracy import compare_rows
+from sparkfleet.accuracy.accuracy_report import AccuracyReport, ScoredCase
 from sparkfleet.accuracy.rows import METRICS
 
 ROOT = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ from functools import cache
 
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.perf.latency.factor_keys import ENGINE_GROUPS
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.layers import Layers
 from sparkfleet.perf.model_shape import from_counts
 

@@ -31,7 +31,8 @@ from sparkfleet.perf.latency.factor_keys import (
 )
 from sparkfleet.perf.latency.latency_model import in_step
 from sparkfleet.perf.latency.rates import MAX_RUNNING, kept, left_of_burst, waits
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig, burst_terms, costs, step_terms
+from sparkfleet.perf.latency.roofline_terms import burst_terms, step_terms
+from sparkfleet.perf.latency.step_costs import SpeedConfig, costs
 
 Array = np.ndarray
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.ceilings import physics
-from sparkfleet.perf.latency.roofline_terms import costs, touched
+from sparkfleet.perf.latency.roofline_terms import touched
+from sparkfleet.perf.latency.step_costs import costs
 
 NOMINAL_GB_PER_S = 273.0
 """Memory bandwidth of a Spark by its data sheet (docs.nvidia.com/dgx/dgx-spark, hardware overview); 240 are measured."""

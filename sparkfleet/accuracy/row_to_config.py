@@ -26,7 +26,7 @@ from sparkfleet.knowledge.models.known_models import quant_in_name
 from sparkfleet.knowledge.models.speculators import sized_draft
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS
 from sparkfleet.perf.latency.rates import MAX_RUNNING
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig, own_chunk
+from sparkfleet.perf.latency.step_costs import SpeedConfig, own_chunk
 from sparkfleet.perf.memory.demand import max_num_seqs
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.model_shape import ModelShape

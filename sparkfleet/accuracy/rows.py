@@ -19,7 +19,7 @@ from sparkfleet.accuracy.models import Configs, Declined
 from sparkfleet.accuracy.row_to_config import model_of, setup_of
 from sparkfleet.errors import SpecError
 from sparkfleet.knowledge.measurements import architectures
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value
 

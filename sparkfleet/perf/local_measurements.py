@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from sparkfleet.perf.latency.latency_model import LatencyModel
 from sparkfleet.perf.latency.rates import Rates, rates
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.perf.workload import Workload
 from sparkfleet.values import Value

@@ -21,7 +21,7 @@ from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.latency.rates import Rates, rates
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, text_of
 from sparkfleet.perf.memory.demand import bundled_draft_bytes, demand, step_tokens
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.accuracy.accuracy import Wins, compare_rows, predict
+from sparkfleet.accuracy.accuracy import compare_rows, predict
+from sparkfleet.accuracy.accuracy_report import Wins
 from sparkfleet.accuracy.duels import Duel, Words, duel_of, read_duels
 from sparkfleet.accuracy.models import Declined
 from sparkfleet.knowledge.measurements import architectures

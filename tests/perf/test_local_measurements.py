@@ -10,7 +10,7 @@ from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import LatencyModel, model_of
 from sparkfleet.perf.latency.rates import rates
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point, anchored, distance
 from sparkfleet.perf.prediction import Provenance
 from sparkfleet.perf.workload import CHECK, Workload, usual

@@ -8,7 +8,7 @@ from sparkfleet.knowledge.measurements import architectures
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.perf.latency.latency_model import model_of
 from sparkfleet.perf.latency.rates import Rates, rates
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.workload import Workload
 
 

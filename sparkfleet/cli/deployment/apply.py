@@ -20,16 +20,15 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import console, errors, print_line
 from sparkfleet.cli.planning.next_commands import instead_lines
-from sparkfleet.cli.planning.plan import (
+from sparkfleet.cli.planning.plan_options import (
     AssumeOption,
     FileOption,
     FilesArgument,
     SparksOption,
     assumed_fleet,
     given_files,
-    print_origins,
-    print_plans,
 )
+from sparkfleet.cli.planning.plan_output import print_origins, print_plans
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.apply import (
     PreparedApply,

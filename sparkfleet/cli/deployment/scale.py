@@ -17,7 +17,7 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console
-from sparkfleet.cli.planning.plan import print_plans
+from sparkfleet.cli.planning.plan_output import print_plans
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.deployments.generations import prepare_scale
 from sparkfleet.fleet.session import Session

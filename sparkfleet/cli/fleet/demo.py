@@ -18,7 +18,7 @@ from sparkfleet.cli.deployment.apply import confirm_and_carry_out
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, open_session, run
 from sparkfleet.cli.output import console
-from sparkfleet.cli.planning.plan import print_plans
+from sparkfleet.cli.planning.plan_output import print_plans
 from sparkfleet.fleet.demo.demo import (
     MODEL,
     demo_key,

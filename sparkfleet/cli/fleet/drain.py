@@ -11,7 +11,7 @@ from sparkfleet.cli.deployment.apply import print_outcome
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption, open_session, run
 from sparkfleet.cli.output import console
-from sparkfleet.cli.planning.plan import print_plans
+from sparkfleet.cli.planning.plan_output import print_plans
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.lifecycle.drain import (
     PreparedDrain,

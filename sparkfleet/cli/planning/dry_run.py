@@ -9,7 +9,7 @@ from pathlib import Path
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import open_session
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
-from sparkfleet.cli.planning.plan import refusal_lines
+from sparkfleet.cli.planning.plan_output import refusal_lines
 from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
 from sparkfleet.fleet.planning.dry_run import (
     HIDDEN,

@@ -10,7 +10,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import JsonOption
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_line
 from sparkfleet.knowledge.rules.rules import Rule, load_book
-from sparkfleet.planner.rules.judgement import explain_rule, find_rule
+from sparkfleet.planner.rules.rule_text import explain_rule, find_rule
 
 
 def explain(

@@ -9,7 +9,7 @@ from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
 
 if TYPE_CHECKING:  # the controller has none of these
     from sparkfleet.knowledge.published.factors import Factors
-    from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+    from sparkfleet.perf.latency.step_costs import SpeedConfig
     from sparkfleet.perf.workload import Content
 
 CEILING = 0.97

@@ -7,7 +7,7 @@ import math
 from sparkfleet.knowledge.published.factors import Effect, Factors, Quantity
 from sparkfleet.perf.latency.factor_keys import decode_keys
 from sparkfleet.perf.latency.latency_model import LatencyModel
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.prediction import Band, Provenance
 
 WIDEST = 0.7

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.published.factors import PATCHED_BUILDS, Quantity
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 
 ENGINE_GROUPS = {
     "vllm": "vllm",

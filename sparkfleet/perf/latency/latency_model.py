@@ -16,15 +16,8 @@ from sparkfleet.perf.latency.factor_keys import (
     prefill_load_keys,
 )
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
-from sparkfleet.perf.latency.roofline_terms import (
-    PREFILL_TERMS,
-    STEP_TERMS,
-    Costs,
-    SpeedConfig,
-    burst_terms,
-    costs,
-    step_terms,
-)
+from sparkfleet.perf.latency.roofline_terms import PREFILL_TERMS, STEP_TERMS, burst_terms, step_terms
+from sparkfleet.perf.latency.step_costs import Costs, SpeedConfig, costs
 from sparkfleet.perf.workload import Workload
 
 ONE_BY_ONE = ("llama.cpp", "ollama")

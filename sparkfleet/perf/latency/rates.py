@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sparkfleet.perf.latency.acceptance import EVEN
 from sparkfleet.perf.latency.bands import Bands
 from sparkfleet.perf.latency.latency_model import LatencyModel, in_step
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig
+from sparkfleet.perf.latency.step_costs import SpeedConfig
 from sparkfleet.perf.prediction import Band
 from sparkfleet.perf.workload import Window, Workload
 from sparkfleet.values import Value

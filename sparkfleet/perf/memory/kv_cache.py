@@ -13,7 +13,7 @@ import math
 from typing import NamedTuple
 
 from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
-from sparkfleet.perf.latency.roofline_terms import DRAFT_LAYERS
+from sparkfleet.perf.latency.step_costs import DRAFT_LAYERS
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig, fullest_share
 from sparkfleet.perf.model_shape import ModelShape
 

@@ -16,7 +16,7 @@ import math
 
 from sparkfleet.knowledge.engines.llama_cpp_settings import CONTEXT_CHECKPOINTS
 from sparkfleet.perf.draft_methods import PARALLEL_DRAFTS
-from sparkfleet.perf.latency.roofline_terms import DRAFT_LAYERS
+from sparkfleet.perf.latency.step_costs import DRAFT_LAYERS
 from sparkfleet.perf.memory.engine_sizes import MemoryConfig
 from sparkfleet.perf.memory.kv_cache import DRAFT_KV
 from sparkfleet.perf.model_shape import ModelShape

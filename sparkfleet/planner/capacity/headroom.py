@@ -14,7 +14,7 @@ from sparkfleet.knowledge.engines.images import requantized_by
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.factor_keys import release_of
-from sparkfleet.perf.latency.roofline_terms import own_chunk
+from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
 from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, planned_chunk, size_proposal, sized_at

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.perf.engine_config import CHUNK
 from sparkfleet.perf.engine_settings import EngineSettings
-from sparkfleet.perf.latency.roofline_terms import own_chunk
+from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.memory.demand import FLOOR, MemoryBudget, fits
 from sparkfleet.perf.memory.kv_cache import pool_bytes
 from sparkfleet.perf.prediction import KV, VLLM_POOL, Band, MemoryPart, MemoryUse

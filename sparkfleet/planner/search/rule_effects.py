@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sparkfleet.knowledge.rules.rule_context import parse_flags
 from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.engine_settings import EngineSettings
-from sparkfleet.perf.latency.roofline_terms import own_chunk
+from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.capacity.proposal import Sizes, Sizing, VariantCase

@@ -1,6 +1,6 @@
 import json
 
-from sparkfleet.planner.rules.judgement import load_book
+from sparkfleet.knowledge.rules.rules import load_book
 
 
 def test_a_rule(sparkfleet):

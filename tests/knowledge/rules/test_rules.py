@@ -25,7 +25,8 @@ from sparkfleet.knowledge.rules.rules import (
 )
 from sparkfleet.knowledge.rules.rules_page import render
 from sparkfleet.knowledge.versions import Truth
-from sparkfleet.planner.rules.judgement import explain_rule, fold, judge
+from sparkfleet.planner.rules.judgement import fold, judge
+from sparkfleet.planner.rules.rule_text import explain_rule
 
 HERE = Path(__file__).parent
 KNOWN_ISSUES = (HERE / "known_issues.txt").read_text().split()

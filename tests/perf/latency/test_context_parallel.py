@@ -13,7 +13,8 @@ from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.ceilings import physics
 from sparkfleet.knowledge.published.factors import factors
 from sparkfleet.knowledge.published.shared_kv import SHARED_KV
-from sparkfleet.perf.latency.roofline_terms import SpeedConfig, costs, prefill_terms, step_terms
+from sparkfleet.perf.latency.roofline_terms import prefill_terms, step_terms
+from sparkfleet.perf.latency.step_costs import SpeedConfig, costs
 
 PUBLISHED = "0xdfi/glm-5.2-dgx-spark-vllm027"
 

@@ -9,16 +9,8 @@ from latency_values import setup
 
 from sparkfleet.knowledge.ceilings import LinkSpeed
 from sparkfleet.perf.latency.all_reduce import all_reduce_s
-from sparkfleet.perf.latency.roofline_terms import (
-    burst_terms,
-    costs,
-    halfway,
-    own_chunk,
-    prefill_terms,
-    prompt_share,
-    step_terms,
-    touched,
-)
+from sparkfleet.perf.latency.roofline_terms import burst_terms, halfway, prefill_terms, step_terms, touched
+from sparkfleet.perf.latency.step_costs import costs, own_chunk, prompt_share
 
 
 def test_a_dense_step_reads_all_its_weights() -> None:

@@ -7,7 +7,8 @@ import pytest
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.knowledge.rules.rule_context import RuleContext
 from sparkfleet.knowledge.rules.rules import Rule, doctor_rules, load_rules
-from sparkfleet.planner.rules.judgement import RuleMatch, explain_rule, fold, judge, merge_flags, rejections
+from sparkfleet.planner.rules.judgement import RuleMatch, fold, judge, merge_flags, rejections
+from sparkfleet.planner.rules.rule_text import explain_rule
 
 RULES = {rule.id: rule for rule in load_rules()}
 

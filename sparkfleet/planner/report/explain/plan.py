@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.hardware import memory_alike
-from sparkfleet.perf.latency.roofline_terms import own_chunk
+from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
