@@ -87,6 +87,12 @@ VERBS: Mapping[str, Verb] = {
         "Show what `apply` would do, with its reasons. Changes nothing.",
         VerbPanel.PLANNING,
     ),
+    "convert": Verb(
+        "planning.convert",
+        "convert",
+        "Make a deployment of a launch script that you have. Runs nothing of it; the plan then judges it.",
+        VerbPanel.PLANNING,
+    ),
     "inspect": Verb(
         "planning.inspect",
         "inspect",

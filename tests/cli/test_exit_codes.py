@@ -60,6 +60,7 @@ WORDS = {
 WITHOUT_FLEET = {
     "explain",
     "accuracy",
+    "convert",
     "inspect",
     "help",
     "version",

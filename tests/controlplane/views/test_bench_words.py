@@ -13,6 +13,7 @@ TTFT, ALONE, TOGETHER = (
     Band(low=95.0, mid=121.0, high=155.0),
 )
 NOON = 1_796_040_000.0
+DAY = "2026-11-30, prompts of 2,048 tokens"
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_those_of_a_setup_the_smaller_load_first_and_no_others(rung):
     )
     lines = list(bench_lines([rung], [other, result(rung, 4), result(rung)]))
     assert lines == [
-        "2026-11-30, prompts of 2,048 tokens, alone: TTFT 412 ms (predicted 380–460), 48.2 tok/s (predicted 39–64) for one user",
-        "2026-11-30, prompts of 2,048 tokens, 4 at once: TTFT 412 ms, 48.2 tok/s each, 118 tok/s (predicted 95–155) together",
+        f"{DAY}, alone: TTFT 412 ms (predicted 380–460), 48.2 tok/s (predicted 39–64) for one user",
+        f"{DAY}, 4 at once: TTFT 412 ms, 48.2 tok/s each, 118 tok/s (predicted 95–155) together",
     ]
     assert list(bench_lines([], [result(rung)])) == []
