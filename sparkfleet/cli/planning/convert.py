@@ -15,7 +15,7 @@ from sparkfleet.cli.output import console, errors
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.conversion.conversion import ConvertedLaunch
 from sparkfleet.fleet.conversion.convert import convert as deployments_of
-from sparkfleet.fleet.conversion.convert import write_deployments
+from sparkfleet.fleet.conversion.convert import source_name, write_deployments
 from sparkfleet.fleet.conversion.deployment_text import deployment_text
 from sparkfleet.specs.fields import quote
 
@@ -34,7 +34,8 @@ def convert(
     file: Annotated[
         str,
         typer.Argument(
-            help="Shell script, compose file, recipe of sparkrun, or unit of systemd; -: standard input.",
+            help="Shell script, compose file, recipe of sparkrun, unit of systemd, or output of `docker inspect`;"
+            " -: standard input.",
             metavar="FILE",
             show_default=False,
         ),
@@ -60,12 +61,12 @@ def convert(
     if output is None and len(found) > 1:
         names = ", ".join(one.deployment.name for one in found)
         raise SpecError(
-            f"{file} has {len(found)} launch lines: {names}.",
+            f"{source_name(file)} has {len(found)} launch lines: {names}.",
             means="Nothing was written.",
             do="`--only NAME` takes one of them, `--output DIRECTORY` writes a file for each.",
         )
     if output is None:
-        console.print(deployment_text(found[0], file), end="", markup=False, soft_wrap=True)
+        console.print(deployment_text(found[0], source_name(file)), end="", markup=False, soft_wrap=True)
         written: Sequence[Path] = ()
     else:
         written = write_deployments(found, file, output)

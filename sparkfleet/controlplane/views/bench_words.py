@@ -24,7 +24,7 @@ class LoadBands(NamedTuple):
 
 
 def bands_of(prediction: Prediction, load: BenchLoad) -> LoadBands:
-    """A plan has TTFT and tok/s of one request alone, and tok/s of as many at once as it serves, for one length of prompt."""
+    """Bands that a plan has of a load: one request alone, or as many at once as it serves, with prompts of one length."""
     if prediction.prompt != load.prompt:
         return LoadBands()
     if load.concurrency == 1:

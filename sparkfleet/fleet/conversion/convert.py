@@ -34,7 +34,9 @@ def convert(file: str, variables: Mapping[str, str], only: str | None = None) ->
     text = _text(file)
     for name in variables:
         if re.search(rf"[${{]{name}\b", text) is None:
-            raise SpecError(f"{_shown(file)} has no variable {name}.", means="`--set` sets one that it uses.")
+            raise SpecError(
+                f"{source_name(file)} has no variable {name}.", means="`--set` sets one that it uses."
+            )
     found = launches_in(text, variables)
     if not found:
         raise _nothing_found(file, text)
@@ -43,7 +45,7 @@ def convert(file: str, variables: Mapping[str, str], only: str | None = None) ->
         found = tuple(one for one in found if only in _names(one, directory))
         if not found:
             names = ", ".join(_names(one, directory)[0] for one in launches_in(text, variables))
-            raise SpecError(f"{_shown(file)} has no launch line named {quote(only)}. It has {names}.")
+            raise SpecError(f"{source_name(file)} has no launch line named {quote(only)}. It has {names}.")
     return tuple(converted(one, directory) for one in found)
 
 
@@ -59,7 +61,7 @@ def write_deployments(found: Sequence[ConvertedLaunch], file: str, directory: Pa
         )
     directory.mkdir(parents=True, exist_ok=True)
     for path, one in zip(paths, found, strict=True):
-        path.write_text(deployment_text(one, _shown(file)), encoding="utf-8")
+        path.write_text(deployment_text(one, source_name(file)), encoding="utf-8")
     return paths
 
 
@@ -80,23 +82,24 @@ def _text(file: str) -> str:
             with open(file, "rb") as opened:
                 data = opened.read(MOST_BYTES + 1)
     except OSError as error:
-        raise SpecError(f"{_shown(file)} cannot be read: {error.strerror}.") from None
+        raise SpecError(f"{source_name(file)} cannot be read: {error.strerror}.") from None
     if len(data) > MOST_BYTES:
-        raise SpecError(f"{_shown(file)} is longer than {MOST_BYTES} bytes. Expected a launch script.")
+        raise SpecError(f"{source_name(file)} is longer than {MOST_BYTES} bytes. Expected a launch script.")
     try:
         return data.decode()
     except UnicodeDecodeError:
-        raise SpecError(f"{_shown(file)} is no text in UTF-8.") from None
+        raise SpecError(f"{source_name(file)} is no text in UTF-8.") from None
 
 
-def _shown(file: str) -> str:
+def source_name(file: str) -> str:
+    """The file in words."""
     return "standard input" if file == STDIN else file
 
 
 def _nothing_found(file: str, text: str) -> SpecError:
     ollama = re.search(r"\bollama\s+(?:run|pull|serve)\b", text) is not None
     return SpecError(
-        f"{_shown(file)} has no launch line of an engine that sparkfleet runs.",
+        f"{source_name(file)} has no launch line of an engine that sparkfleet runs.",
         means="Ollama's models are GGUF files that llama.cpp serves."
         if ollama
         else "It looks for `vllm serve`, `sglang.launch_server`, `trtllm-serve` and `llama-server`, also in `docker run`.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
@@ -14,10 +15,56 @@ from sparkfleet.fleet.conversion.container_line import ContainerLine
 from sparkfleet.fleet.conversion.script_launches import Launch, container_launches, script_launches
 from sparkfleet.fleet.conversion.shell_text import commands_of
 
+_OF_ENGINES = re.compile(
+    r"(?:VLLM|SGLANG|SGL|LLAMA|GGML|TRTLLM|TLLM|NCCL|FLASHINFER|TORCH|PYTORCH|B12X|CUTE|HF|OMP|UCX)_"
+)
+"""Beginnings of variables that engines read: a container that exists has those of its image among its own."""
+
 
 def is_document(text: str) -> bool:
     """True for the text of a compose file or a recipe, False for a script's."""
     return re.search(r"^(services|command|recipe_version|model)\s*:", text, re.MULTILINE) is not None
+
+
+def is_inspected(text: str) -> bool:
+    """True for what `docker inspect` prints."""
+    return text.lstrip().startswith("[") and '"Config"' in text
+
+
+def inspected_launches(text: str) -> tuple[Launch, ...]:
+    """The engines of containers that exist, by `docker inspect` or `podman inspect`. Raises SpecError if it is no JSON."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise SpecError(f"The text is no JSON: {error}.") from None
+    return tuple(
+        launch
+        for one in found
+        if isinstance(one, dict) and isinstance(one.get("Config"), dict)
+        for launch in _of_inspected(one)
+    )
+
+
+def _of_inspected(one: Mapping[str, Any]) -> Iterator[Launch]:
+    config = one["Config"]
+    given = dict(_environment(config.get("Env")))
+    env = {name: value for name, value in given.items() if _OF_ENGINES.match(name)}
+    command = [*_words(config.get("Entrypoint")), *_words(config.get("Cmd"))]
+    mounts = {
+        str(mount["Destination"]): str(mount["Source"])
+        for mount in one.get("Mounts") or ()
+        if isinstance(mount, dict) and mount.get("Source") and mount.get("Destination")
+    }
+    container = ContainerLine(tuple(command), str(config.get("Image", "")), env, mounts)
+    for launch in container_launches(container, given):
+        yield launch._replace(name=str(one.get("Name", "")).lstrip("/"))
+
+
+def _words(given: object) -> list[str]:
+    """The words of a command; podman prints an entrypoint as one text."""
+    if isinstance(given, str):
+        return given.split()
+    return [str(word) for word in given] if isinstance(given, list) else []
 
 
 def document_launches(text: str, variables: Mapping[str, str]) -> tuple[Launch, ...]:

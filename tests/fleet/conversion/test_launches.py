@@ -1,5 +1,7 @@
 """Launch lines in the forms in which people have them."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +139,39 @@ def test_a_unit():
     assert (found.line.first("--alias"), found.env) == ("mine", {"A": "1 2", "B": "3"})
 
 
+def inspected(**config):
+    config = {
+        "Image": "vllm/vllm-openai:v0.31.0",
+        "Env": [],
+        "Entrypoint": ["vllm", "serve"],
+        "Cmd": [],
+        **config,
+    }
+    mounts = [{"Type": "bind", "Source": "/data", "Destination": "/models"}]
+    return json.dumps([{"Name": "/mine", "Config": config, "Mounts": mounts}])
+
+
+@pytest.mark.parametrize("entrypoint", [["vllm", "serve"], "vllm serve", None])
+def test_a_container_that_exists(entrypoint):
+    """podman 4 prints the entrypoint as one text."""
+    config = '{"method": "mtp"}'
+    found = one(
+        inspected(
+            Env=["PATH=/bin", "VLLM_X=1", "CUDA_VERSION=13"],
+            Entrypoint=entrypoint,
+            Cmd=["--model", "/models/m", "--speculative-config", config],
+        )
+    )
+    assert (found.name, found.image, found.env) == ("mine", "vllm/vllm-openai:v0.31.0", {"VLLM_X": "1"})
+    assert (found.line.first("--model"), found.line.first("--speculative-config")) == ("/models/m", config)
+    assert found.mounts == {"/models": "/data"}
+
+
+def test_a_shell_in_a_container_that_exists_has_all_its_variables():
+    found = one(inspected(Env=["M=org/m"], Entrypoint=None, Cmd=["bash", "-c", "vllm serve $M"]))
+    assert (found.line.positional, found.env) == (("org/m",), {})
+
+
 def test_of_a_group_of_ranks_the_first_one():
     assert one(TWO_RANKS).line.first("--node-rank") == "0"
 
@@ -152,7 +187,9 @@ def test_none(text):
     assert launches_in(text, {}) == ()
 
 
-@pytest.mark.parametrize("text", ["model: org/m\n", "command: [1]\n", "services: [\n", "services:\n- a\n"])
+@pytest.mark.parametrize(
+    "text", ["model: org/m\n", "command: [1]\n", "services: [\n", '[{"Config": ', "services:\n- a\n"]
+)
 def test_other_yaml_is_refused(text):
     with pytest.raises(SpecError):
         launches_in(text, {})

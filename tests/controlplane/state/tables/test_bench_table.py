@@ -67,4 +67,3 @@ def test_those_of_a_newer_release_are_left_out(store):
 def test_no_rate_is_kept_that_is_none(rate):
     with pytest.raises(ValidationError):
         BenchResult(setup=SETUP, load=ALONE, ttft_ms=1.0, request_tps=rate, group_tps=1.0)
-
