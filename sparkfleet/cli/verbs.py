@@ -87,6 +87,12 @@ VERBS: Mapping[str, Verb] = {
         "Show what `apply` would do, with its reasons. Changes nothing.",
         VerbPanel.PLANNING,
     ),
+    "suggest": Verb(
+        "planning.suggest",
+        "suggest",
+        "List models that Sparks can serve, each alone, with their predicted speed. Contacts nothing.",
+        VerbPanel.PLANNING,
+    ),
     "convert": Verb(
         "planning.convert",
         "convert",

@@ -61,6 +61,7 @@ WITHOUT_FLEET = {
     "explain",
     "accuracy",
     "convert",
+    "suggest",
     "inspect",
     "help",
     "version",
