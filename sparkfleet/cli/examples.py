@@ -15,6 +15,8 @@ EXAMPLES: Mapping[str, str] = {
     "doctor": "sparkfleet doctor spark1",
     "selftest": "sparkfleet selftest",
     "plan": "sparkfleet plan Qwen/Qwen3.6-27B-FP8 --sparks 2",
+    "suggest": "sparkfleet suggest --sparks 2 --context 65536",
+    "convert": "sparkfleet convert run-vllm.sh",
     "inspect": "sparkfleet inspect Qwen/Qwen3.6-27B-FP8",
     "explain": "sparkfleet explain marlin-nvfp4-race",
     "accuracy": "sparkfleet accuracy rows.csv",

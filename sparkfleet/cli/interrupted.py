@@ -40,7 +40,19 @@ WORDS: Mapping[str, str] = {
     "ask": "Interrupted. The engine ends this answer; the fleet continues.",
     "bench": "Interrupted. The engine ends these answers, and nothing was kept; the fleet continues.",
     **dict.fromkeys(
-        ("describe", "plan", "inspect", "doctor", "explain", "route", "history", "bundle"), _READS
+        (
+            "describe",
+            "plan",
+            "suggest",
+            "convert",
+            "inspect",
+            "doctor",
+            "explain",
+            "route",
+            "history",
+            "bundle",
+        ),
+        _READS,
     ),
     **dict.fromkeys(("accuracy", "knowledge", "version", "help", "connect", "usage"), _READS),
 }

@@ -87,6 +87,18 @@ VERBS: Mapping[str, Verb] = {
         "Show what `apply` would do, with its reasons. Changes nothing.",
         VerbPanel.PLANNING,
     ),
+    "suggest": Verb(
+        "planning.suggest",
+        "suggest",
+        "List models that Sparks can serve, each alone, with their predicted speed. Contacts nothing.",
+        VerbPanel.PLANNING,
+    ),
+    "convert": Verb(
+        "planning.convert",
+        "convert",
+        "Make a deployment of a launch script that you have. Runs nothing of it; the plan then judges it.",
+        VerbPanel.PLANNING,
+    ),
     "inspect": Verb(
         "planning.inspect",
         "inspect",

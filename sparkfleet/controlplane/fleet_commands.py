@@ -17,7 +17,8 @@ from sparkfleet.controlplane.policy.state_after import pending_after
 from sparkfleet.controlplane.state.demand_cache import LOAD_S
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.tables.bench_table import BenchResult, bench_words
+from sparkfleet.controlplane.state.tables.bench_table import BenchResult
+from sparkfleet.controlplane.views.bench_words import bench_words
 from sparkfleet.errors import ControlError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.planner.types.plan import DeploymentPlan

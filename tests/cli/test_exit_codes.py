@@ -60,6 +60,8 @@ WORDS = {
 WITHOUT_FLEET = {
     "explain",
     "accuracy",
+    "convert",
+    "suggest",
     "inspect",
     "help",
     "version",

@@ -18,11 +18,10 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
-from sparkfleet.fleet.clients.bench import Bench, BenchGroups, BenchSpeeds
+from sparkfleet.controlplane.state.tables.bench_table import BenchLoad
+from sparkfleet.controlplane.views.bench_words import LoadBands, bands_of, load_words, speed_words
+from sparkfleet.fleet.clients.bench import Bench, BenchGroups
 from sparkfleet.fleet.clients.bench import bench as measure
-from sparkfleet.perf.prediction import Band
-from sparkfleet.planner.report.explain.layout import band_ends
-from sparkfleet.units import three_digits
 
 ConcurrencyOption = Annotated[
     list[int],
@@ -91,38 +90,12 @@ def lines(name: str, found: Bench) -> Iterator[str]:
         what = str(candidate) if groups.number == 1 else f"each of {groups.number} groups · {candidate.how}"
     yield f"{name}   {what}"
     for one in found.measured:
-        ttft, each, together = predicted(groups, one)
-        is_alone = one.load.concurrency == 1
-        rate = _with(f"{three_digits(one.request_tps)} tok/s", one.request_tps, each)
-        parts = [
-            f"TTFT {_with(f'{one.ttft_ms:.0f} ms', one.ttft_ms, ttft)}",
-            f"{rate} for one user" if is_alone else f"{rate} each",
-        ]
-        if not is_alone:
-            all_of_them = _with(f"{three_digits(one.group_tps)} tok/s", one.group_tps, together)
-            parts.append(f"{all_of_them} together")
-        yield f"  {'alone' if is_alone else f'{one.load.concurrency} at once':<12}{', '.join(parts)}"
+        yield f"  {load_words(one.load):<12}{speed_words(one, _bands(groups, one.load))}"
     yield f"  {_outcome(name, found)}"
 
 
-def predicted(groups: BenchGroups, one: BenchSpeeds) -> tuple[Band | None, Band | None, Band | None]:
-    """Bands of TTFT, of one request and of all: a plan has the first two for one alone, the last for all that it serves."""
-    if groups.rung is None:
-        return None, None, None
-    plan = groups.rung.prediction
-    if plan.prompt != one.load.prompt:
-        return None, None, None
-    if one.load.concurrency == 1:
-        return plan.ttft_ms, plan.decode_tps_per_request, None
-    return None, None, plan.decode_tps_aggregate if plan.concurrency == one.load.concurrency else None
-
-
-def _with(words: str, value: float, band: Band | None) -> str:
-    """A measured value with its prediction: `48.2 tok/s (predicted 39–64)`."""
-    if band is None:
-        return words
-    beyond = ", below it" if value < band.low else ", above it" if value > band.high else ""
-    return f"{words} (predicted {band_ends(band)}{beyond})"
+def _bands(groups: BenchGroups, load: BenchLoad) -> LoadBands:
+    return LoadBands() if groups.rung is None else bands_of(groups.rung.prediction, load)
 
 
 def _outcome(name: str, found: Bench) -> str:
@@ -151,9 +124,7 @@ def _as_json(name: str, found: Bench) -> dict[str, object]:
                 "group_tps": one.group_tps,
                 "predicted": {
                     field: None if band is None else {"low": band.low, "mid": band.mid, "high": band.high}
-                    for field, band in zip(
-                        ("ttft_ms", "request_tps", "group_tps"), predicted(found.groups, one), strict=True
-                    )
+                    for field, band in _bands(found.groups, one.load)._asdict().items()
                 },
             }
             for one in found.measured

@@ -17,10 +17,11 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json, print_lines
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.tables.bench_table import BenchResult
+from sparkfleet.controlplane.views.bench_words import bench_lines
 from sparkfleet.controlplane.views.ready_words import start_words
 from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_lines
 from sparkfleet.fleet.deployments.status import DescribedDeployment, describe_deployment
-from sparkfleet.fleet.planning.group_measurements import bench_lines, canary_words, measured_words
+from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
 from sparkfleet.fleet.report.on_demand_words import on_demand_words, use_words
 from sparkfleet.fleet.report.outcome import RETRY, failed_lines, rung_lines
 from sparkfleet.fleet.report.status_lines import indented, load_words
@@ -84,14 +85,15 @@ def _show(described: DescribedDeployment) -> None:
 def _show_group(deployment: DeploymentStatus, group: GroupReport, bench: Sequence[BenchResult]) -> None:
     console.print(f"\n  group {group.name}   {_phase(group)}   on {group.node}, {group.url}")
     console.print(f"    measured: {measured_words(deployment, group)}")
-    for line in bench_lines(deployment, group, bench):
-        console.print(f"    {line}", markup=False)
+    rung = deployment.rung_of(group)
+    for line in bench_lines([rung] if rung else [], bench):
+        for each in indented(f"bench {line}", "    "):
+            console.print(each, markup=False)
     if canary := canary_words(group):
         console.print(f"    canary: {canary}", markup=False)
     for line in rung_lines(deployment, group):
         for each in indented(line, "    "):
             console.print(each, markup=False)
-    rung = deployment.rung_of(group)
     if group.started_s and (parts := start_words(group, rung)):
         console.print(f"    started in {duration_words(group.started_s)}: {parts}", markup=False)
     console.print(f"    {load_words(group, rung.candidate if rung else None)}")

@@ -8,8 +8,9 @@ from pathlib import PurePosixPath
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport, OnDemandStatus
+from sparkfleet.controlplane.views.bench_words import bench_lines
 from sparkfleet.controlplane.views.metrics_export import start_phase
-from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_words
+from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_words, running_rungs
 from sparkfleet.gateway.page.fleet_view import (
     BandView,
     DeploymentView,
@@ -159,6 +160,7 @@ def _deployment(one: DeploymentStatus, status: FleetStatus, at: float) -> Deploy
         groups=tuple(_group(one, report, status) for report in one.groups),
         on_demand=_on_demand(one, at) if one.on_demand else None,
         speculation=advice_words(advice_for(one)),
+        bench=tuple(bench_lines(running_rungs(one), status.bench)),
         rejected=tuple(
             RejectedView.model_validate(each, from_attributes=True)
             for each in (one.plan.rejected[:MOST_REJECTED] if one.plan else ())

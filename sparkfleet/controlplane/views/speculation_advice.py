@@ -112,15 +112,15 @@ def advice_for(
     fresh = {rung.candidate: rung for group in (planned.groups if planned else ()) for rung in group.ladder}
     found: dict[Candidate, SpeculationAdvice] = {}
     objective = deployment.plan.objective if deployment.plan else "interactive"
-    for rung in _running(deployment):
+    for rung in running_rungs(deployment):
         one = fresh.get(rung.candidate, rung)
         if (traffic := _traffic_of(deployment, rung.candidate)) is not None:
             found[rung.candidate] = _advice(one, traffic, objective)
     return tuple({(one.speculation, one.steps): one for one in found.values()}.values())
 
 
-def _running(deployment: DeploymentStatus) -> Iterator[Rung]:
-    """The rungs of its groups, once each; those that are planned if none of them reports."""
+def running_rungs(deployment: DeploymentStatus) -> Iterator[Rung]:
+    """The rungs of a deployment's groups, once each; those that are planned if none of them reports."""
     reported = [rung for report in deployment.groups if (rung := deployment.rung_of(report)) is not None]
     planned = [group.choice for group in deployment.plan.groups] if deployment.plan else []
     seen: list[Candidate] = []

@@ -14,6 +14,7 @@ from sparkfleet.controlplane.state.tables.bench_table import (
     BenchLoad,
     BenchResult,
     BenchSetup,
+    LoadSpeeds,
     bench_setup_of,
 )
 from sparkfleet.errors import ControlError, SpecError
@@ -62,13 +63,9 @@ class BenchGroups(NamedTuple):
         return None if self.rung is None else bench_setup_of(self.rung.candidate)
 
 
-class BenchSpeeds(NamedTuple):
-    """Speeds under one load, of one group."""
+class BenchSpeeds(LoadSpeeds):
+    """Those of a measurement."""
 
-    load: BenchLoad
-    ttft_ms: float
-    request_tps: float
-    group_tps: float
     rounds: int
 
 
@@ -219,7 +216,7 @@ class _Runner:
             rounds.append(await asyncio.gather(*(self._ask(text, load.answer) for text in texts)))
         speeds = [_speeds(one, self._groups) for one in rounds]
         ttft, each, together = (median(values) for values in zip(*speeds, strict=True))
-        return BenchSpeeds(load, ttft, each, together, len(rounds))
+        return BenchSpeeds(load=load, ttft_ms=ttft, request_tps=each, group_tps=together, rounds=len(rounds))
 
 
 def _speeds(answers: Sequence[AnswerTimes], groups: int) -> tuple[float, float, float]:
@@ -245,16 +242,7 @@ def _results(groups: BenchGroups, measured: Sequence[BenchSpeeds]) -> Sequence[B
     setup = groups.setup
     if setup is None:
         return ()
-    return [
-        BenchResult(
-            setup=setup,
-            load=one.load,
-            ttft_ms=one.ttft_ms,
-            request_tps=one.request_tps,
-            group_tps=one.group_tps,
-        )
-        for one in measured
-    ]
+    return [BenchResult(setup=setup, **one.model_dump(exclude={"rounds"})) for one in measured]
 
 
 @contextlib.asynccontextmanager

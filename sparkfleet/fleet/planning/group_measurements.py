@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from statistics import median
 from typing import TYPE_CHECKING
@@ -108,19 +108,6 @@ def measured_lines(deployment: DeploymentStatus) -> Iterator[str]:
     for report in deployment.groups:
         if rung_of(deployment, report) is not None and report.measured:
             yield f"{short_name(report.group)}: {measured_words(deployment, report)}"
-
-
-def bench_lines(
-    deployment: DeploymentStatus, report: GroupReport, bench: Sequence[BenchResult]
-) -> Iterator[str]:
-    """One line for each result of `sparkfleet bench` with a group's setup: `bench 2026-11-30, …, alone: TTFT 412 ms, …`."""
-    from sparkfleet.controlplane.state.tables.bench_table import bench_setup_of, bench_words
-
-    rung = rung_of(deployment, report)
-    setup = None if rung is None else bench_setup_of(rung.candidate)
-    for one in sorted(bench, key=lambda one: (one.load.prompt, one.load.concurrency)):
-        if one.setup == setup:
-            yield f"bench {_date(one.at)}, prompts of {one.load.prompt:,} tokens, {bench_words(one)}"
 
 
 NOT_MEASURED = "speed not measured yet: it is once no other engine of its nodes starts or is measured"

@@ -180,6 +180,8 @@ class DeploymentView(Value):
     """None: it runs always."""
     speculation: tuple[str, ...] = ()
     """Acceptance of each of its drafts on its own requests, and a faster depth with the words for its file."""
+    bench: tuple[str, ...] = ()
+    """Speeds that `sparkfleet bench` measured of its setups, each beside its prediction."""
     rejected: tuple[RejectedView, ...] = ()
     ready_at: float | None = None
     """Unix seconds at which a start that is under way will probably have ended, by the last start; None: not known."""

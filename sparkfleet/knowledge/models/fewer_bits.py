@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
@@ -32,7 +32,7 @@ def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...
         return order.index(maker) if maker in order else len(order)
 
     found: dict[str, Checkpoint] = {}
-    for id_ in sorted(_published().get(without_format(own), ()), key=rank):
+    for id_ in sorted(published_models().get(without_format(own), ()), key=rank):
         other = checkpoint_if_known(id_)
         if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
             found.setdefault(other.quantization.scheme.format, other)
@@ -48,8 +48,8 @@ def _is_smaller(other: Checkpoint, checkpoint: Checkpoint) -> bool:
 
 
 @cache
-def _published() -> dict[str, tuple[str, ...]]:
-    """Hub ids by the name of their model."""
+def published_models() -> Mapping[str, tuple[str, ...]]:
+    """Hub ids of the checkpoints that are known, by the name of their model (`without_format`)."""
     found: dict[str, list[str]] = {}
     for id_ in dict.fromkeys(_ids()):
         found.setdefault(without_format(id_), []).append(id_)

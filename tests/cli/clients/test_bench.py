@@ -28,7 +28,7 @@ def groups(number=1, device="cuda", **predicted):
 
 def measured(requests=1, prompt=2048):
     load = BenchLoad(content="mixed", prompt=prompt, answer=256, concurrency=requests)
-    return BenchSpeeds(load, ttft_ms=412.0, request_tps=31.0, group_tps=118.0, rounds=2)
+    return BenchSpeeds(load=load, ttft_ms=412.0, request_tps=31.0, group_tps=118.0, rounds=2)
 
 
 def test_figures_of_the_planned_loads_are_beside_their_predictions():

@@ -6,7 +6,7 @@ import pytest
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.data_file import packaged
-from sparkfleet.knowledge.models.fewer_bits import SMALLER, _published, checkpoints_with_fewer_bits
+from sparkfleet.knowledge.models.fewer_bits import SMALLER, checkpoints_with_fewer_bits, published_models
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.perf.weight_formats import format_of
 
@@ -105,7 +105,7 @@ def test_a_revision_and_a_directory_of_other_shapes() -> None:
 def test_every_measured_requantised_checkpoint_is_known_by_name_or_has_a_reason() -> None:
     rows = csv.DictReader(packaged("measurements/benchmarks.csv").splitlines())
     names = {row["model"] for row in rows if row["engine"] in DEPLOYED}
-    known = {id_.lower() for ids in _published().values() for id_ in ids}
+    known = {id_.lower() for ids in published_models().values() for id_ in ids}
     unknown = {name for name in names if _is_requantised(name) and name.lower() not in known}
     assert unknown == set(LEFT_OUT)
 

@@ -10,7 +10,6 @@ from sparkfleet.controlplane.state.tables.database import Database
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate
 from sparkfleet.specs.deployment import EngineName
-from sparkfleet.units import three_digits
 from sparkfleet.values import Value
 
 MOST_RESULTS = 200
@@ -43,16 +42,21 @@ class BenchLoad(Value):
     """Requests at once on one group."""
 
 
-class BenchResult(Value):
-    """Speeds of one setup under one load: means of a round's requests, the median of the rounds."""
+class LoadSpeeds(Value):
+    """Speeds of one group under one load: means of a round's requests, the median of the rounds."""
 
-    setup: BenchSetup
     load: BenchLoad
     ttft_ms: Rate
     request_tps: Rate
     """Tokens per second of one request, from its first token to its last."""
     group_tps: Rate
     """Of all requests at once on one group, from the first token of any to the last one of all."""
+
+
+class BenchResult(LoadSpeeds):
+    """Those of a setup, as they are kept."""
+
+    setup: BenchSetup
     at: float = 0.0
     """Unix seconds, by the clock of the head."""
 
@@ -99,15 +103,6 @@ def bench_setup_of(candidate: Candidate) -> BenchSetup:
         speculation=candidate.speculation,
         device=candidate.device,
     )
-
-
-def bench_words(result: BenchResult) -> str:
-    """`4 at once: TTFT 812 ms, 31 tok/s each, 118 tok/s together`."""
-    load = result.load
-    alone = f"TTFT {result.ttft_ms:.0f} ms, {three_digits(result.request_tps)} tok/s"
-    if load.concurrency == 1:
-        return f"alone: {alone}"
-    return f"{load.concurrency} at once: {alone} each, {three_digits(result.group_tps)} together"
 
 
 def _result(text: str) -> BenchResult | None:

@@ -180,6 +180,7 @@ function card(one) {
     meters(one),
     one.groups.map((group) => groupOf(one, group)),
     one.speculation.map((words) => el("p", { class: "soft" }, coded(`speculation: ${words}`))),
+    one.bench.map((words) => el("p", { class: "soft" }, `bench ${words}`)),
     one.on_demand ? plannedOf(one) : null,
     one.rejected.length ? fold(`${one.name}-rejected`, `Rejected: ${one.rejected.length} ${one.rejected.length === 1 ? "candidate" : "candidates"}`, el("ul", {}, one.rejected.map((each) => el("li", {}, `${each.what}: ${each.reason}${each.rule ? ` (${each.rule})` : ""}`)))) : null);
 }

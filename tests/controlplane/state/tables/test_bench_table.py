@@ -11,7 +11,6 @@ from sparkfleet.controlplane.state.tables.bench_table import (
     BenchLoad,
     BenchResult,
     bench_setup_of,
-    bench_words,
 )
 
 SETUP = bench_setup_of(plan().groups[0].choice.candidate)
@@ -68,9 +67,3 @@ def test_those_of_a_newer_release_are_left_out(store):
 def test_no_rate_is_kept_that_is_none(rate):
     with pytest.raises(ValidationError):
         BenchResult(setup=SETUP, load=ALONE, ttft_ms=1.0, request_tps=rate, group_tps=1.0)
-
-
-def test_in_words():
-    assert bench_words(RESULT) == "alone: TTFT 412 ms, 48.2 tok/s"
-    four = RESULT.model_copy(update={"load": ALONE.model_copy(update={"concurrency": 4}), "group_tps": 118.2})
-    assert bench_words(four) == "4 at once: TTFT 412 ms, 48.2 tok/s each, 118 together"

@@ -1,0 +1,132 @@
+"""Finds the engines that a shell script, or a unit of systemd, starts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from sparkfleet.fleet.conversion.container_line import TOOLS, ContainerLine, container_of
+from sparkfleet.fleet.conversion.engine_line import EngineLine, engine_line
+from sparkfleet.fleet.conversion.shell_text import ShellCommand, commands_of, shown
+
+_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
+_SCRIPT_FLAG = re.compile(r"-[a-z]*c")
+_HARMLESS = frozenset(
+    {
+        *("cd", "set", "sleep", "wait", "trap", "source", ".", "true", "false", "exit", "return", "read", "shift", "test"),
+        *("if", "then", "else", "elif", "fi", "for", "do", "done", "while", "until", "case", "esac", "function", "[", "[["),
+        *("{", "}", "!", "echo", "printf", "cat", "curl", "tail", "head", "grep", "mkdir", "ls", "date", "clear", "kill"),
+        *("pkill", "unset", "ulimit", "umask", "sudo", "hf", "huggingface-cli", "nvidia-smi", "docker", "podman", "ray"),
+    }
+)  # fmt: skip
+"""Commands of launch scripts that need no equivalent in a deployment."""
+
+
+class Launch(NamedTuple):
+    """One engine that a text starts."""
+
+    line: EngineLine
+    name: str = ""
+    """Name of the service or recipe; "" if it has none."""
+    image: str = ""
+    env: Mapping[str, str] = {}
+    mounts: Mapping[str, str] = {}
+    notes: tuple[str, ...] = ()
+    """Things that it does besides, in words."""
+
+
+def script_launches(text: str, variables: Mapping[str, str]) -> Iterator[Launch]:
+    """The engines that a script starts, or the `ExecStart=` of a unit."""
+    unit = re.findall(r"^ExecStart=-?((?:[^\\\n]|\\[\s\S])*)", text, re.MULTILINE)
+    if unit and re.search(r"^\[Service\]", text, re.MULTILINE):
+        settings = re.findall(r"^Environment=(.*)", text, re.MULTILINE)
+        env = {
+            name: value
+            for setting in settings
+            for one in commands_of(f"x {setting}")
+            for name, equals, value in (word.partition("=") for word in one.words[1:])
+            if equals
+        }
+        for line in unit:
+            yield from _of_commands(commands_of(line, {**variables, **env}), env)
+        return
+    yield from _of_commands(commands_of(text, variables), {})
+
+
+def _of_commands(commands: Sequence[ShellCommand], env: Mapping[str, str]) -> Iterator[Launch]:
+    """The engines that commands start, each with what is done besides, and the variables that are exported before."""
+    found = [launch for one in commands for launch in _of_command(one, env)]
+    others = tuple(dict.fromkeys(words for one in commands if (words := _besides(one))))
+    for launch in found:
+        yield launch._replace(notes=(*launch.notes, *others))
+
+
+def _of_command(command: ShellCommand, env: Mapping[str, str]) -> Iterator[Launch]:
+    own = {**env, **_env_words(command.words), **command.env}
+    variables = {**command.variables, **own}
+    container = container_of(command.words, variables)
+    if container is not None:
+        for launch in container_launches(container, container.env):
+            yield launch._replace(env={**container.env, **launch.env})
+        return
+    found = tuple(_of_script(command.words, variables, own))
+    yield from found
+    if not found and (line := engine_line(command.words)) is not None:
+        yield Launch(line, env=own)
+
+
+def container_launches(container: ContainerLine, variables: Mapping[str, str]) -> Iterator[Launch]:
+    """The engines that a container starts, by its image or by a command. `variables`: of a shell in it."""
+    found = tuple(_of_script(container.command, variables, container.env))
+    if not found and (line := engine_line(container.command, container.image)) is not None:
+        found = (Launch(line, env=container.env),)
+    unread = tuple(f"it reads variables from {shown(file)}, which was not read" for file in container.unread)
+    for launch in found:
+        yield launch._replace(image=container.image, mounts=container.mounts, notes=(*launch.notes, *unread))
+
+
+def _of_script(
+    words: Sequence[str], variables: Mapping[str, str], env: Mapping[str, str]
+) -> Iterator[Launch]:
+    """The engines of the text that a shell among the words runs; none if its arguments are the command (`exec "$@"`)."""
+    if (script := _script_of(words)) is not None:
+        yield from _of_commands(commands_of(script, variables), env)
+
+
+def _script_of(words: Sequence[str]) -> str | None:
+    """The text that a shell among the words runs: `bash -c TEXT`; None without one."""
+    for at, word in enumerate(words[:-1]):
+        if PurePosixPath(word).name in _SHELLS:
+            rest = list(words[at + 1 :])
+            while rest and rest[0].startswith("-"):
+                if _SCRIPT_FLAG.fullmatch(rest[0]) and len(rest) > 1:
+                    return rest[1]
+                rest.pop(0)
+    return None
+
+
+def _env_words(words: Sequence[str]) -> dict[str, str]:
+    """Variables of `env NAME=VALUE … COMMAND`, and of `mpirun -x NAME=VALUE`."""
+    found: dict[str, str] = {}
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        is_env = words[0] == "env" or (at > 0 and words[at - 1] == "-x")
+        if is_env and equals and re.fullmatch(r"[A-Za-z_]\w*", name):
+            found[name] = value
+        elif words[0] == "env" and at > 0:
+            break
+    return found
+
+
+def _besides(command: ShellCommand) -> str:
+    """A command of a script that changes what the engine runs in, such as `pip install`; "" for any other one."""
+    words = command.words
+    name = PurePosixPath(words[0]).name
+    if name in _HARMLESS or name in _SHELLS or name in TOOLS or words[0].startswith(("-", "$")):
+        return ""
+    if container_of(words, {}) is not None or engine_line(words) is not None:
+        return ""
+    text = shown(" ".join(words))
+    return f"it also runs `{text if len(text) <= 60 else text[:59] + '…'}`: the image has to contain what that does"

@@ -1,0 +1,69 @@
+"""Models that a fleet can serve: the fastest checkpoint of each, the largest model first."""
+
+import pytest
+
+from sparkfleet.fleet.nodes.assumed import assume, assumed_inventory
+from sparkfleet.fleet.planning import suggestions as module
+from sparkfleet.fleet.planning.suggestions import Requirements, suggestions
+from sparkfleet.planner.place.fleet_map import Fleet, links_of
+
+MODELS = {
+    "qwen3.6-27b": ("Qwen/Qwen3.6-27B", "Qwen/Qwen3.6-27B-FP8", "nvidia/Qwen3.6-27B-NVFP4"),
+    "gpt-oss-120b": ("openai/gpt-oss-120b",),
+    "deepseek-v3.1": ("deepseek-ai/DeepSeek-V3.1",),
+}
+
+
+@pytest.fixture(autouse=True)
+def few_models(monkeypatch):
+    monkeypatch.setattr(module, "published_models", lambda: MODELS)
+
+
+def sparks(number):
+    inventory = assumed_inventory(number)
+    facts = assume("dgx-spark", inventory)
+    return Fleet(name="f", nodes=facts, links=links_of(inventory), assumed=tuple(one.name for one in facts))
+
+
+def models(found):
+    return [one.model for one in found.found]
+
+
+def test_the_fastest_checkpoint_of_each_model_and_the_largest_model_first():
+    found = suggestions(sparks(1), Requirements())
+    assert models(found) == ["ggml-org/gpt-oss-120b-GGUF:MXFP4", "nvidia/Qwen3.6-27B-NVFP4"]
+    assert found.not_served == ("deepseek-v3.1",)
+    large = found.found[0]
+    assert (round(large.parameters / 1e9), round(large.active_parameters / 1e9)) == (117, 5)
+    assert large.tps == large.rung.prediction.decode_tps_per_request.mid
+    assert large.rung.candidate.shape.nodes == ("spark1",)
+
+
+def test_every_checkpoint():
+    found = suggestions(sparks(1), Requirements(), every=True)
+    own = [one for one in found.found if "27B" in one.model]
+    assert {one.model for one in own} >= set(MODELS["qwen3.6-27b"])
+    assert [one.tps for one in own] == sorted((one.tps for one in own), reverse=True)
+
+
+def test_few_bits_are_the_last_resort(monkeypatch):
+    """MiniMax-M2.7 in 4.5 bits takes two Sparks; on one, only a GGUF in 3.8 bits fits."""
+    ids = ("nvidia/MiniMax-M2.7-NVFP4", "olka-fi/MiniMax-M2.7-MXFP4")
+    monkeypatch.setattr(module, "published_models", lambda: {"minimax-m2.7": ids})
+    assert models(suggestions(sparks(1), Requirements())) == ["unsloth/MiniMax-M2.7-GGUF:UD-IQ4_XS"]
+    assert set(models(suggestions(sparks(2), Requirements(), every=True))) == set(ids)
+
+
+def test_requirements_hold_for_each():
+    assert models(suggestions(sparks(1), Requirements(needs=("vision",)))) == ["nvidia/Qwen3.6-27B-NVFP4"]
+    found = suggestions(sparks(1), Requirements(objective="throughput", context=16384, concurrency=32))
+    for one in found.found:
+        candidate = one.rung.candidate
+        assert (candidate.context, candidate.concurrency) == (16384, 32)
+        assert one.tps == one.rung.prediction.decode_tps_aggregate.mid
+
+
+def test_progress_is_reported_for_each_model():
+    seen = []
+    suggestions(sparks(1), Requirements(), on_model=lambda done, all_: seen.append((done, all_)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
