@@ -20,10 +20,10 @@ from sparkfleet.planner.packing.served_variant import ServedVariant, nodes_and_b
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.ladder_search import ChosenLadder, LadderSearch
+from sparkfleet.planner.search.nearest_fits import NodeKind, joined, nearest
 from sparkfleet.planner.search.node_finder import NodeFinder
 from sparkfleet.planner.search.objective import SizedProposal, best_groups, total
 from sparkfleet.planner.search.rung_builder import moved, rung_of
-from sparkfleet.planner.search.suggestions import NodeKind, joined, nearest
 from sparkfleet.planner.types.group_share import shared
 from sparkfleet.planner.types.plan import GroupPlan, Rejection, Rung
 

@@ -25,7 +25,7 @@ from sparkfleet.planner.place.stacks import Stack, in_order, splits_for, stacks_
 from sparkfleet.planner.place.weight_containers import engines_for, other_engines, wrong_container
 from sparkfleet.planner.search.constraints import impossible_split, open_ring
 from sparkfleet.planner.search.method_account import Fate, MethodAccount, Stage, rejection_of
-from sparkfleet.planner.search.suggestions import NodeKind, SuggestedPlacement, linked
+from sparkfleet.planner.search.nearest_fits import NearestPlacement, NodeKind, linked
 from sparkfleet.planner.types.plan import ENGINE_LABELS, Rejection
 from sparkfleet.specs.deployment import EngineName, Variant
 from sparkfleet.specs.parallel import Parallel
@@ -46,7 +46,7 @@ class ProposalEnumerator:
         """Images to try, by engine."""
         self.pools: dict[SiteClass, list[Pool]] = defaultdict(list)
         """The nodes of each kind that there are."""
-        self.places: list[SuggestedPlacement] = []
+        self.places: list[NearestPlacement] = []
         """The proposal with the least need, for every shape and engine."""
         self.kept: list[tuple[Pool, Split]] = []
         """Shapes on more nodes than there are for this variant beside the other deployments."""
@@ -126,7 +126,7 @@ class ProposalEnumerator:
         """Engine settings of a proposal on that stack."""
         return settings_of(self._case, proposal, self.first(proposal))
 
-    def apart(self, kind: NodeKind) -> Iterator[SuggestedPlacement]:
+    def apart(self, kind: NodeKind) -> Iterator[NearestPlacement]:
         """The pinned shape on as many nodes of a kind as it needs, were they linked."""
         wanted = self._case.variant.parallel or Parallel()
         ranks = (wanted.tp or wanted.dcp or 1) * (wanted.pp or 1)
@@ -135,17 +135,17 @@ class ProposalEnumerator:
         ):
             for engine, stacks in self.stacks.items():
                 for proposal in self._each(linked(kind, ranks), split, engine):
-                    yield SuggestedPlacement(proposal, stacks, self.settings(proposal), kind.empty)
+                    yield NearestPlacement(proposal, stacks, self.settings(proposal), kind.empty)
 
     def _least_of(
         self, sized: Sequence[tuple[Proposal, Sizing]], room: MemoryBudget
-    ) -> Iterator[SuggestedPlacement]:
+    ) -> Iterator[NearestPlacement]:
         """The proposal that needs least, of every engine."""
         for engine, stacks in self.stacks.items():
             own = [item for item in sized if item[0].engine == engine]
             if own:
                 proposal, _ = min(own, key=lambda item: item[1].needs.mid)
-                yield SuggestedPlacement(proposal, stacks, self.settings(proposal), room)
+                yield NearestPlacement(proposal, stacks, self.settings(proposal), room)
 
     def _engines(self) -> tuple[EngineName, ...]:
         variant, quant = self._case.variant, quant_of(self._case)

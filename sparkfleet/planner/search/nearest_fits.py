@@ -1,4 +1,4 @@
-"""Suggestions if nothing fits: shorter, fewer at once, on more nodes, in fewer bits. Pure."""
+"""The nearest things that would fit if nothing does: shorter, fewer at once, on more nodes, in fewer bits. Pure."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sparkfleet.planner.search.evaluate import evaluate
 from sparkfleet.units import gb
 
 SMALLER = ("fp8", "nvfp4")
-"""Formats to suggest, from the least loss to the most."""
+"""Formats to name, from the least loss to the most."""
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 
 Holds = Callable[[Pool, Band], bool]
 """True if all requested groups have room on nodes like those of a pool, with that need per rank."""
 
 
-class SuggestedPlacement(NamedTuple):
+class NearestPlacement(NamedTuple):
     """A split of the model, an engine and a place: the proposal with the least need there, and the room there."""
 
     proposal: Proposal
@@ -53,7 +53,7 @@ class NodeKind(NamedTuple):
 
 
 def nearest(
-    case: VariantCase, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind], holds: Holds
+    case: VariantCase, places: Sequence[NearestPlacement], kinds: Sequence[NodeKind], holds: Holds
 ) -> tuple[str, ...]:
     """The nearest things that would fit, in words; empty if memory is not the reason.
 
@@ -75,24 +75,24 @@ def nearest(
     )
 
 
-def joined(case: VariantCase, places: Sequence[SuggestedPlacement]) -> tuple[str, ...]:
+def joined(case: VariantCase, places: Sequence[NearestPlacement]) -> tuple[str, ...]:
     """Sizing on unlinked nodes: `places` are on empty nodes, as if they were linked."""
     if not _fits(case, places, lambda *_: True):
         return ()
     return (f"fits on {NUMBERS[places[0].proposal.split.ranks]} linked nodes",)
 
 
-def _fits(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> bool:
+def _fits(case: VariantCase, places: Sequence[NearestPlacement], holds: Holds) -> bool:
     """True if it fits anywhere, on an image that the rules accept."""
     return any(_has_room(case, place, holds) and _passes(case, place, holds) for place in places)
 
 
-def _passes(case: VariantCase, place: SuggestedPlacement, holds: Holds) -> bool:
+def _passes(case: VariantCase, place: NearestPlacement, holds: Holds) -> bool:
     found, _ = evaluate(case, place.proposal, place.stacks, place.room)
     return found is not None and holds(place.proposal.pool, found.rung.prediction.memory_bytes_per_rank)
 
 
-def _has_room(case: VariantCase, place: SuggestedPlacement, holds: Holds) -> bool:
+def _has_room(case: VariantCase, place: NearestPlacement, holds: Holds) -> bool:
     sized = size_proposal(case, place.proposal, place.room, place.settings)
     return sized.verdict != "no" and holds(place.proposal.pool, sized.needs)
 
@@ -103,7 +103,7 @@ def _asking(case: VariantCase, **fields: int | None) -> VariantCase:
     return replace(case, variant=case.variant.model_copy(update=fields), each=each)
 
 
-def _unlimited(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _unlimited(case: VariantCase, places: Sequence[NearestPlacement], holds: Holds) -> Iterator[str]:
     """The deployment's own arguments that limit the engine's memory, if it fits without them."""
     args = case.variant.engine_args
     flags = parse_flags(args)
@@ -113,7 +113,7 @@ def _unlimited(case: VariantCase, places: Sequence[SuggestedPlacement], holds: H
         yield f"leave {' and '.join(named)} out of engine_args"
 
 
-def _sharing(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _sharing(case: VariantCase, places: Sequence[NearestPlacement], holds: Holds) -> Iterator[str]:
     """The splits whose ranks would have room if they shared the KV cache that each keeps a copy of."""
     for place in places:
         split = place.proposal.split
@@ -128,14 +128,14 @@ def _sharing(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Hol
             return
 
 
-def _fewer(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _fewer(case: VariantCase, places: Sequence[NearestPlacement], holds: Holds) -> Iterator[str]:
     asked = case.variant.concurrency or 1
     most = bisect(lambda count: _fits(_asking(case, concurrency=count), places, holds), 0, asked - 1)
     if most:
         yield f"fits at concurrency {most}"
 
 
-def _shorter(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _shorter(case: VariantCase, places: Sequence[NearestPlacement], holds: Holds) -> Iterator[str]:
     asked = case.variant.context or 0
     steps = bisect(
         lambda steps: _fits(_asking(case, context=steps * STEP), places, holds), 0, max(0, asked - 1) // STEP
@@ -144,9 +144,7 @@ def _shorter(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Hol
         yield f"fits at context {steps * STEP}"
 
 
-def _wider(
-    case: VariantCase, places: Sequence[SuggestedPlacement], kinds: Sequence[NodeKind]
-) -> Iterator[str]:
+def _wider(case: VariantCase, places: Sequence[NearestPlacement], kinds: Sequence[NodeKind]) -> Iterator[str]:
     """Number of linked nodes on which it would fit, all of them as empty as the emptiest one was."""
     kind = max(kinds, key=lambda kind: kind.empty)
     free = replace(case, variant=case.variant.model_copy(update={"parallel": None}))
@@ -188,7 +186,7 @@ def linked(kind: NodeKind, ranks: int) -> Pool:
     return Pool(site=kind.site.model_copy(update=joined), nodes=names)
 
 
-def _smaller(case: VariantCase, places: Sequence[SuggestedPlacement], holds: Holds) -> Iterator[str]:
+def _smaller(case: VariantCase, places: Sequence[NearestPlacement], holds: Holds) -> Iterator[str]:
     if (
         case.predictor.checkpoint.gguf is not None
     ):  # its other quantisations are other files, whose sizes are not known here
