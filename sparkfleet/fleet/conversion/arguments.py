@@ -12,6 +12,7 @@ from sparkfleet.fleet.conversion.speculation_flags import speculation_of
 from sparkfleet.planner.engine_args.engine_args import MEMORY_FLAGS, whole_number
 from sparkfleet.planner.engine_args.reserved_flags import given
 from sparkfleet.planner.engine_args.user_overrides import KV_FREE, MOST, OWN_OPTIONS
+from sparkfleet.specs.fields import quote
 from sparkfleet.specs.flag_fields import DEGREES, SIZES
 
 MODEL_FLAGS = ("--model", "--model-path", "-m", "-hf", "-hfr", "--hf-repo")
@@ -99,7 +100,7 @@ class EngineArguments:
             return
         number = whole_number(text, MOST[name])
         if number is None:
-            raise SpecError(f"{flag.name} is {text!r}, not a whole number from 1 to {MOST[name]}.")
+            raise SpecError(f"{flag.name} is {quote(text)}, not a whole number from 1 to {MOST[name]}.")
         if name == "concurrency" and number > FEW_REQUESTS:
             self.left_out.append(LeftOut(f"{flag.name}={text}", _LIMIT.format(number)))
         elif size:
@@ -140,10 +141,10 @@ def known(text: str, what: str) -> str:
     first = missing[0]
     if first.startswith("$"):
         raise SpecError(
-            f"{what} is {shown(text)!r}: the output of a command, which is not run.",
+            f"{what} is {quote(shown(text))}: the output of a command, which is not run.",
             do="Write its value into the line.",
         )
     raise SpecError(
-        f"{what} is {shown(text)!r}, and nothing sets {', '.join(missing)}.",
+        f"{what} is {quote(shown(text))}, and nothing sets {', '.join(missing)}.",
         do=f"`--set {first}=VALUE` sets it.",
     )

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from sparkfleet.cli.output import console
 from sparkfleet.fleet.planning import suggestions as module
 
 MODELS = {
@@ -16,7 +17,7 @@ MODELS = {
 @pytest.fixture(autouse=True)
 def few_models(monkeypatch):
     monkeypatch.setattr(module, "published_models", lambda: MODELS)
-    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.setattr(console, "width", 140)
 
 
 def test_a_table_with_speeds(sparkfleet):

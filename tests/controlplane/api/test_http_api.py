@@ -52,7 +52,7 @@ async def test_measured_speeds_are_kept_with_an_event_and_once(served):
         assert kept.at > 0
         event = (await fleet.events(0))[-1]
         assert (event.kind, event.deployment) == ("bench", "tiny")
-        assert event.message == "measured by me: alone: TTFT 412 ms, 48.2 tok/s"
+        assert event.message == "measured by me: alone: TTFT 412 ms, 48.2 tok/s for one user"
         await fleet.delete("tiny", "me")
         assert (await fleet.fleet()).bench == (kept,), "what is known of a setup is not its deployment's"
 

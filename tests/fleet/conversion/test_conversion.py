@@ -160,7 +160,7 @@ def test_variables_that_only_look_like_secrets_are_kept():
     ("text", "words"),
     [
         ("vllm serve", "names no model"),
-        ("vllm serve $MODEL", "the model is '$MODEL', and nothing sets MODEL"),
+        ("vllm serve $MODEL", 'the model is "$MODEL", and nothing sets MODEL'),
         ("vllm serve org/m -tp $(nproc)", "the output of a command"),
         ("vllm serve org/m --max-num-seqs lots", "not a whole number"),
         ("docker run $IMAGE vllm serve org/m", "nothing sets IMAGE"),
