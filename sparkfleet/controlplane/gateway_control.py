@@ -263,11 +263,12 @@ def _expiry(key: KeyEntry) -> str:
 
 
 def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str:
-    """Nodes of a deployment's groups that do not answer, in words; "" if all do. 0 seconds are not named."""
+    """Nodes of a deployment's groups that do not answer, in words; "" if all do. Of several the longest time is named, and
+    0 seconds are not: a switch without power takes all of them away at once."""
     used = {node for group in desired.groups for node in nodes_of(desired, group, state.standing(group))}
-    words = [
-        f"{node} does not answer" + (f" (for {seconds:.0f} s)" if seconds else "")
-        for node, seconds in sorted(lost.items())
-        if node in used
-    ]
-    return ", ".join(words)
+    away = {node: seconds for node, seconds in sorted(lost.items()) if node in used}
+    if not away:
+        return ""
+    longest = max(away.values())
+    verb = "does" if len(away) == 1 else "do"
+    return f"{', '.join(away)} {verb} not answer" + (f" (for {longest:.0f} s)" if longest else "")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from sparkfleet.doctor import thresholds
 from sparkfleet.doctor.snapshot import EndSnapshot, FleetReadings, PathSnapshot, RailSpeed
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.fabric.link_measurements import LinkMeasurement
-from sparkfleet.fabric.measure import Pair, measure_pair, pairs_of
+from sparkfleet.fabric.measure import NodeLocks, Pair, measure_pair, pairs_of
 from sparkfleet.remote.batch import run_batch
 from sparkfleet.remote.channel import Channel, Completed
 from sparkfleet.specs.inventory import Inventory, RailEnd
@@ -44,22 +44,20 @@ async def measure_paths(
 
     A path that cannot be measured has the reason in `why_not`.
     """
-    locks = {node.name: asyncio.Lock() for node in fleet.answered}
+    locks, answered = NodeLocks(), {node.name for node in fleet.answered}
     asked = [pair for pair in pairs_of(inventory) if {node.name for node in fleet.nodes} >= set(pair.nodes)]
-    found = await asyncio.gather(*(_measure_path(pair, locks, channels) for pair in asked))
+    found = await asyncio.gather(*(_measure_path(pair, locks, answered, channels) for pair in asked))
     return MeasuredPaths(tuple(path for path, _ in found), tuple(one for _, one in found if one is not None))
 
 
 async def _measure_path(
-    pair: Pair, locks: Mapping[str, asyncio.Lock], channels: Mapping[str, Channel]
+    pair: Pair, locks: NodeLocks, answered: Collection[str], channels: Mapping[str, Channel]
 ) -> tuple[PathSnapshot, LinkMeasurement | None]:
     path = path_of(pair)
-    silent = [name for name in pair.nodes if name not in locks]
+    silent = [name for name in pair.nodes if name not in answered]
     if silent:
         return path.model_copy(update={"why_not": f"{silent[0]} did not answer"}), None
-    # Locks are taken in one order, so that two pairs cannot wait for each other.
-    first, second = sorted(pair.nodes)
-    async with locks[first], locks[second]:
+    async with locks.of(pair):
         path = await _ping(path, channels[pair.nodes[0]])
         try:
             async with asyncio.timeout(PAIR_S):

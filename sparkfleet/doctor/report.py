@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkfleet.doctor.findings import Finding, Severity
+from sparkfleet.doctor.switch_pairs import common_causes
 from sparkfleet.specs.fields import escape
 from sparkfleet.values import Value
 
@@ -91,10 +92,15 @@ class DoctorReport(Value):
 def lines(report: DoctorReport, *, everything: bool = False) -> Iterator[tuple[Severity | None, str]]:
     """The report for a person, line by line, with the severity that colours it; None: a heading or plain text.
 
-    A finding that several nodes have in the same words is shown once, at the first of them, with the names of the others.
+    A finding that several nodes have in the same words is shown once, at the first of them, with the names of the others;
+    so is one that pairs of nodes at a switch have for one cause.
     """
     alike = _alike(report)
-    told: set[tuple[str, ...]] = set()
+    causes = {
+        _key(cause.findings[0]): cause
+        for cause in common_causes(one for group in report.groups for one in group.findings)
+    }
+    told = {_key(finding) for cause in causes.values() for finding in cause.findings[1:]}
     for group in report.groups:
         new = [finding for finding in group.findings if _key(finding) not in told]
         shown = [finding for finding in new if everything or finding.severity in LISTED]
@@ -106,6 +112,8 @@ def lines(report: DoctorReport, *, everything: bool = False) -> Iterator[tuple[S
         for finding in shown:
             yield from _finding(finding)
             yield from _others(alike[_key(finding)])
+            if cause := causes.get(_key(finding)):
+                yield None, f"          {cause.words}"
         yield from _unknown(unknown, alike)
         yield None, ""
 

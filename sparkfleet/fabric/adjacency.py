@@ -14,7 +14,11 @@ Adjacency = dict[Port, dict[Port, set[Method]]]
 
 
 def adjacency_of(views: Sequence[PortScan], ports: dict[Port, Netdev]) -> tuple[Adjacency, dict[Port, str]]:
-    """Both directions of every answer, and the last unknown machine that answered each port."""
+    """Both directions of every answer, and the last unknown machine that answered each port.
+
+    An answer of a port without a carrier is what a neighbour's table has kept: at a switch the other end of an unplugged
+    cable still has a signal, and its kernel asks the old MAC for some seconds before it gives up.
+    """
     by_mac, by_address = _owners(ports)
     adjacency: Adjacency = defaultdict(lambda: defaultdict(set))
     strangers: dict[Port, str] = {}
@@ -26,7 +30,7 @@ def adjacency_of(views: Sequence[PortScan], ports: dict[Port, Netdev]) -> tuple[
             owner = by_mac.get(answer.mac) or by_address.get(answer.address)
             if owner is None:
                 strangers[port] = answer.mac or answer.address
-            elif owner != port:
+            elif owner != port and ports[owner].carrier:
                 adjacency[port][owner].add(answer.method)
                 adjacency[owner][port].add(answer.method)
     return adjacency, strangers

@@ -117,6 +117,24 @@ def describe(link: FoundLink) -> str:
     return " – ".join((*link.nodes, *([_switch(link.switch)] if link.switch else [])))
 
 
+def describe_alike(links: Sequence[FoundLink]) -> list[tuple[str, FoundLink]]:
+    """Descriptions, each with the first link that has it: cables of one switch with equal rails are one line,
+    `spark1, spark2, spark3 – switch`."""
+    alike: dict[tuple[object, ...], list[FoundLink]] = {}
+    for at, link in enumerate(links):
+        rails = tuple((rail.ends[0].netdev.name, rail.ends[0].rdma, rail.methods) for rail in link.rails)
+        alike.setdefault((link.switch, rails) if link.switch else (at,), []).append(link)
+    return [
+        (describe(same[0].model_copy(update={"nodes": _joined(link.nodes for link in same)})), same[0])
+        for same in alike.values()
+    ]
+
+
+def _joined(ends: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """The nodes at each end of cables that are described together."""
+    return tuple(", ".join(names) for names in zip(*ends, strict=True))
+
+
 def _switch(name: str) -> str:
     return name if name.startswith("switch") else f"switch {name}"
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import TypeVar
 
@@ -97,7 +99,8 @@ def _same_subnet(one: Link, other: Link) -> tuple[tuple[RailEnd, RailEnd], ...]:
 async def measure_links(
     inventory: Inventory, channels: Mapping[str, Channel], *, seconds: float = 3.0
 ) -> tuple[tuple[LinkMeasurement, ...], tuple[UnmeasuredLink, ...]]:
-    """Measures every pair of linked nodes, one after the other: rails of two cables share a Spark's PCIe lanes.
+    """Measures every pair of linked nodes. Pairs that share a node run one after the other: rails of two cables share a
+    Spark's PCIe lanes.
 
     A pair that cannot be measured (a node that is off, a rail that is down) is returned with its error, and the others
     are measured nevertheless.
@@ -107,16 +110,34 @@ async def measure_links(
         channels: to every node of a link.
         seconds: time for which each link is loaded.
     """
-    measured: list[LinkMeasurement] = []
-    unmeasured: list[UnmeasuredLink] = []
-    for pair in pairs_of(inventory):
-        try:
-            measured.append(await measure_pair(pair, channels, seconds=seconds))
-        except SparkfleetError as error:
-            unmeasured.append(
-                UnmeasuredLink(nodes=pair.nodes, switch=pair.switch, what=error.what, do=error.do)
-            )
-    return tuple(measured), tuple(unmeasured)
+    locks = NodeLocks()
+
+    async def measure(pair: Pair) -> LinkMeasurement | UnmeasuredLink:
+        async with locks.of(pair):
+            try:
+                return await measure_pair(pair, channels, seconds=seconds)
+            except SparkfleetError as error:
+                return UnmeasuredLink(nodes=pair.nodes, switch=pair.switch, what=error.what, do=error.do)
+
+    found = await asyncio.gather(*map(measure, pairs_of(inventory)))
+    return (
+        tuple(one for one in found if isinstance(one, LinkMeasurement)),
+        tuple(one for one in found if isinstance(one, UnmeasuredLink)),
+    )
+
+
+class NodeLocks:
+    """Keeps pairs of nodes that share a node from being measured at once."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @asynccontextmanager
+    async def of(self, pair: Pair) -> AsyncIterator[None]:
+        """Waits for both nodes of a pair. Locks are taken in one order, so that two pairs cannot wait for each other."""
+        first, second = sorted(pair.nodes)
+        async with self._locks[first], self._locks[second]:
+            yield
 
 
 async def measure_pair(pair: Pair, channels: Mapping[str, Channel], *, seconds: float) -> LinkMeasurement:

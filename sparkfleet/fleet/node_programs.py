@@ -8,7 +8,7 @@ import getpass
 import json
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,22 @@ class NodePrograms:
     def __init__(self, access: NodeAccess) -> None:
         self._access = access
         self._known_pythons: dict[str, str] | None = None
+        self._unreached: Mapping[str, NodeError] = {}
 
     @property
     def _inventory(self) -> Inventory:
         return self._access.inventory
 
     async def pythons(self, on_event: OnEvent = ignored, wheels: Path | None = None) -> dict[str, str]:
-        """The interpreter of sparkfleet's environment on every node. Makes missing environments.
+        """The interpreter of sparkfleet's environment on every node that can be reached. Makes missing environments.
+
+        A verb on one of the others raises the error with which it was not reached.
 
         Args:
             wheels: directory from which nodes without internet install.
 
         Raises:
-            NodeError: a node cannot be reached, or its environment cannot be made.
+            NodeError: no node can be reached, or an environment cannot be made.
         """
         if self._known_pythons is None:
             if self._inventory.environment is not None:
@@ -65,7 +68,7 @@ class NodePrograms:
                     install,  # a slow import, needed to start a fleet only
                 )
 
-                self._known_pythons = await install(
+                self._known_pythons, self._unreached = await install(
                     self._access.channels,
                     wheels,
                     lambda node, step: on_event(
@@ -73,6 +76,13 @@ class NodePrograms:
                     ),
                 )
         return self._known_pythons
+
+    async def _python(self, node: str) -> str:
+        """The interpreter on one node. Raises NodeError if it was not reached."""
+        found = await self.pythons()
+        if node in self._unreached:
+            raise self._unreached[node]
+        return found[node]
 
     async def pythons_in_use(self) -> dict[str, str | None]:
         """The interpreter of each node's watchdog, which runs or ran last; None: the node was never in the fleet."""
@@ -119,7 +129,7 @@ class NodePrograms:
         there = await self._access.state(node)
         python = there.python
         if python is None and (there.unreadable or there.runs):
-            python = (await self.pythons())[node]
+            python = await self._python(node)
         if python is None:
             return False
         request = OnNode(fleet=self._inventory.fleet, state_dir=self._access.state_dir(node))
@@ -181,7 +191,7 @@ class NodePrograms:
 
     async def _boot(self, node: str, verb: str, request: OnNode, python: str | None = None) -> dict[str, Any]:
         """Answer of a verb, with this interpreter or that of the node's environment."""
-        done = await self._run(node, python or (await self.pythons())[node], verb, request)
+        done = await self._run(node, python or await self._python(node), verb, request)
         if done.exit_code != 0:
             reason = done.stderr.strip()[-500:]
             number = next((one for one in SURROUNDINGS if reason.endswith(os.strerror(one))), None)

@@ -63,7 +63,7 @@ class FleetLifecycle:
     ) -> FleetClient:
         """Start Ray on every node and the controller on the head, and wait until all of them run.
 
-        Ctrl-C ends the waiting only.
+        Ctrl-C ends the waiting only. Another node that cannot be started, or reached, keeps none from being up.
 
         Args:
             apply: deployments to apply at once.
@@ -71,7 +71,8 @@ class FleetLifecycle:
             joined: nodes that are part of the fleet: their Ray goes on, and only their files are written again.
 
         Raises:
-            NodeError: a node cannot be reached, or sparkfleet cannot be installed on it.
+            NodeError: the head cannot be reached, or sparkfleet cannot be installed on a node: nothing was started. Or
+                some of the others could not be started: the first one's error, with all names.
             ControlError: the fleet did not come up, or a node did not join it.
         """
         require_free(self._inventory, await surroundings_of(self._inventory, self._access.channels))
@@ -79,25 +80,34 @@ class FleetLifecycle:
         await programs.pythons(on_event, wheels)
         prepared = await programs.prepare(apply)
         on_event(StepRunning(step=FleetStep.STARTING_RAY))
-        nodes = (self._inventory.head, *self._others())
-        begun = await asyncio.gather(
+        others = self._others()
+        head, *answers = await asyncio.gather(
             programs.start_head(apply),
             *(
                 programs.join(name, programs.joining(name, prepared, joined=name in joined))
-                for name in nodes[1:]
+                for name in others
             ),
+            return_exceptions=True,
         )
-        if begun_by := begun[0].get("begun_by"):
+        if isinstance(head, BaseException):
+            raise head
+        failed = {
+            name: one for name, one in zip(others, answers, strict=True) if isinstance(one, BaseException)
+        }
+        if error := next((one for one in failed.values() if not isinstance(one, SparkfleetError)), None):
+            raise error
+        begun = {self._inventory.head: head} | {
+            name: one for name, one in zip(others, answers, strict=True) if not isinstance(one, BaseException)
+        }
+        if begun_by := head.get("begun_by"):
             on_event(FactFound(line=f"{begun_by} is starting this fleet already; this waits for that start."))
-        self.left_by_a_reboot = tuple(
-            name for name, one in zip(nodes, begun, strict=True) if not one["comes_back"]
-        )
-        self.ended_by_a_logout = tuple(
-            name for name, one in zip(nodes, begun, strict=True) if one["comes_back"] == SESSION
-        )
-        address = await self.until_up(begun[0]["outcome"], on_event)
+        self.left_by_a_reboot = tuple(name for name, one in begun.items() if not one["comes_back"])
+        self.ended_by_a_logout = tuple(name for name, one in begun.items() if one["comes_back"] == SESSION)
+        address = await self.until_up(head["outcome"], on_event)
         client = FleetClient(address, prepared.api_token, reach=self._access.reach)
-        await self.until_joined(client, on_event)
+        await self.until_joined(client, on_event, without=failed)
+        if failed:
+            raise _not_started(failed, tuple(begun))
         return client
 
     async def until_up(self, result: str, on_event: OnEvent, node: str | None = None) -> HeadAddress:
@@ -119,12 +129,15 @@ class FleetLifecycle:
             do=f"Look at the logs beside {result} on {channel.node}.",
         )
 
-    async def until_joined(self, client: FleetClient, on_event: OnEvent, held_s: float = 0.0) -> None:
+    async def until_joined(
+        self, client: FleetClient, on_event: OnEvent, held_s: float = 0.0, without: Collection[str] = ()
+    ) -> None:
         """Wait until Ray on every node is part of the fleet.
 
         Args:
             client: of the controller; not entered.
             held_s: seconds for which the controller may still wait for its store.
+            without: nodes that are not waited for.
 
         Raises:
             Held: it waits for longer.
@@ -132,7 +145,8 @@ class FleetLifecycle:
         """
         began = asyncio.get_running_loop().time()
         async with client.again() as asking:
-            while missing := sorted(set(self._inventory.nodes) - await _joined(asking, began + held_s)):
+            wanted = set(self._inventory.nodes).difference(without)
+            while missing := sorted(wanted - await _joined(asking, began + held_s)):
                 on_event(StepRunning(step=FleetStep.JOINING, subjects=tuple(missing)))
                 if asyncio.get_running_loop().time() - began > JOIN_S:
                     raise ControlError(
@@ -178,6 +192,20 @@ class FleetLifecycle:
             raise _not_stopped(failed, len(names) - len(failed))
         head = around.get(self._inventory.head, NodeSurroundings())
         return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
+
+
+def _not_started(failed: Mapping[str, BaseException], up: Sequence[str]) -> BaseException:
+    """The error of an `up` that did not start some nodes, by name. `up`: those that are up, the head first."""
+    first = next(iter(failed.values()))
+    if not isinstance(first, SparkfleetError):
+        return first
+    names, is_one = ", ".join(failed), len(failed) == 1
+    first.means = (
+        f"{names} {'is' if is_one else 'are'} missing from the fleet, which is up on {', '.join(up)}. Deployments that need"
+        f" {'it' if is_one else 'them'} wait."
+    )
+    first.do = f"{first.do} Then run `sparkfleet up` again: what runs goes on.".strip()
+    return first
 
 
 def _not_stopped(failed: Mapping[str, BaseException], others: int) -> BaseException:

@@ -8,6 +8,7 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.fact import text
@@ -16,6 +17,7 @@ from sparkfleet.install.release import Release, is_node_software_installed, rele
 from sparkfleet.remote.agent import AgentEvent, Program, ProgramError, call, validated
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.local import LocalChannel
+from sparkfleet.remote.unreachable import Unreachable
 from sparkfleet.values import Value
 
 INSTALL_S = 900.0
@@ -39,8 +41,17 @@ class _Made(Value):
     fresh: bool
 
 
-async def install(channels: Mapping[str, Channel], wheels: Path | None, step: OnStep) -> dict[str, str]:
-    """Make missing environments and return their interpreters by node.
+class Installed(NamedTuple):
+    """The environments of the nodes."""
+
+    pythons: dict[str, str]
+    """Interpreter of each node that was reached."""
+    unreached: dict[str, Unreachable]
+    """The other nodes, each with its error."""
+
+
+async def install(channels: Mapping[str, Channel], wheels: Path | None, step: OnStep) -> Installed:
+    """Make missing environments on all nodes that can be reached.
 
     A node that is this machine uses the environment that this process runs in.
 
@@ -50,21 +61,26 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: On
         step: called with each step.
 
     Raises:
-        NodeError: the nodes have no Python in common, an environment could not be made, or this machine is a node and
-            has the command line only.
+        NodeError: no node can be reached, the nodes have no Python in common, an environment could not be made, or this
+            machine is a node and has the command line only.
     """
     remote = {name: channel for name, channel in channels.items() if not isinstance(channel, LocalChannel)}
     here = dict.fromkeys(channels.keys() - remote.keys(), sys.executable)
     if here and not is_node_software_installed():
         raise no_node_software(min(here))
     if not remote:
-        return here
-    pythons = await _common_python(remote, bool(here))
+        return Installed(here, {})
+    looked = dict(zip(remote, await asyncio.gather(*map(_look, remote.values())), strict=True))
+    unreached = {name: one for name, one in looked.items() if isinstance(one, Unreachable)}
+    found = {name: one for name, one in looked.items() if not isinstance(one, Unreachable)}
+    if not (found or here):
+        raise next(iter(unreached.values()))
+    pythons = _common_python(found, bool(here)) if found else {}
     what = release()
     made = await asyncio.gather(
-        *(_make(channel, what, pythons[name], wheels, step) for name, channel in remote.items())
+        *(_make(remote[name], what, python, wheels, step) for name, python in pythons.items())
     )
-    return here | dict(zip(remote, made, strict=True))
+    return Installed(here | dict(zip(pythons, made, strict=True)), unreached)
 
 
 def no_node_software(node: str) -> NodeError:
@@ -78,9 +94,8 @@ def no_node_software(node: str) -> NodeError:
     )
 
 
-async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[str, str]:
+def _common_python(found: Mapping[str, Mapping[str, str]], local: bool) -> dict[str, str]:
     """Paths of Pythons with one minor version on all nodes: Ray refuses mixed versions."""
-    found = dict(zip(channels, await asyncio.gather(*map(_look, channels.values())), strict=True))
     own = f"3.{sys.version_info.minor}"
     common = set.intersection(*(set(pythons) for pythons in found.values()), *([{own}] if local else []))
     if not common:
@@ -96,9 +111,12 @@ async def _common_python(channels: Mapping[str, Channel], local: bool) -> dict[s
     return {name: pythons[best] for name, pythons in found.items()}
 
 
-async def _look(channel: Channel) -> dict[str, str]:
-    """Versions and paths in order of preference."""
-    found = await call(channel, PROGRAM, {"verb": "look"}, timeout_s=LOOK_S)
+async def _look(channel: Channel) -> dict[str, str] | Unreachable:
+    """Versions and paths in order of preference, or the error of a node that cannot be reached."""
+    try:
+        found = await call(channel, PROGRAM, {"verb": "look"}, timeout_s=LOOK_S)
+    except Unreachable as error:
+        return error
     return dict(validated(channel.node, found, _Pythons).pythons)
 
 

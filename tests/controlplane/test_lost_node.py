@@ -2,12 +2,15 @@
 
 import pytest
 from clocks import Clock
+from control_values import deployment, plan
 from controller_fakes import FakeNodes
 from controller_world import World, report
 from observed_values import NODE
+from statuses import rung
 
 from sparkfleet.controlplane.ray.node_actor import rails_of
 from sparkfleet.group.report import GroupPhase
+from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.specs.inventory import Inventory, Link, RailEnd
 from sparkfleet.telemetry.node_readings import RailReading
 from sparkfleet.units import GIB
@@ -49,6 +52,24 @@ async def test_a_node_that_leaves_is_named_with_the_next_reading(world):
     await world.look()
     state, words = detail(world)
     assert (state, words.partition(";")[0]) == ("starting", "this does not answer (for 4 s)")
+
+
+async def test_nodes_that_are_away_together_are_one_phrase(tmp_path):
+    """Seven of eight behind a switch without power were seven sentences in the row of each deployment."""
+    world = World(tmp_path)
+    world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
+    world.restarted()
+    world.clock = Clock()
+    world.controller.watch._steady = world.clock
+    groups = tuple(GroupPlan(ladder=(rung(nodes=(name,)),)) for name in ("this", "that"))
+    await world.controller.commands.put(
+        deployment("tiny"), plan(name="tiny").model_copy(update={"groups": groups}), "me"
+    )
+    await world.look()
+    world.clock.now += 4
+    world.nodes.away = {"this", "that"}
+    await world.look()
+    assert detail(world)[1].partition(";")[0] == "that, this do not answer (for 4 s)"
 
 
 async def test_the_time_that_it_is_away_is_no_change_of_the_gateways_table(world):
@@ -147,7 +168,7 @@ async def test_a_rail_that_is_down_is_a_warning_and_an_event_although_nothing_ru
     """Only a rail that carries something was named, by what then failed."""
     sound = world.nodes.look
     await world.look()
-    rails = tuple(RailReading(netdev=f"roce{number}", up=up) for number, up in enumerate(ups))
+    rails = tuple(RailReading(netdev=f"roce{number}", up=up, peer="that") for number, up in enumerate(ups))
 
     async def look():
         return tuple(
@@ -165,6 +186,10 @@ async def test_a_rail_that_is_down_is_a_warning_and_an_event_although_nothing_ru
         words.startswith(f"this: {named}") and "`sparkfleet doctor this`" in words for words in warnings
     )
     assert all(words.startswith(named) for words in events)
+    rails = tuple(rail.model_copy(update={"peer": ""}) for rail in rails)  # at a switch
+    await world.look()
+    named = named.replace("the other node", "the switch")
+    assert all(words.startswith(f"this: {named}") for words in world.controller.queries.status().warnings)
     world.nodes.look = sound
     await world.look()
     assert world.controller.queries.status().warnings == ()

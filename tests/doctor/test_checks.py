@@ -148,7 +148,7 @@ FAULTS = [
     (hot, "zones-cool", "warning", "97 °C"),
     (engine_on_every_address, "exposed-ports", "error", "vllm listens on every address, port 8001"),
     (engine_with_many_ports, "exposed-ports", "error", "192.168.1.12, ports 40001, 40002, 40003, 40004, 40005, 40006 …"),
-    (ray_of_ours, "exposed-ports", "warning", "Ray listens on every address, port 35743"),
+    (ray_of_ours, "exposed-ports", "warning", "Ray listens on every address"),
     (rays_metrics, "exposed-ports", "warning", "44217 (metrics of Ray's autoscaler) is open on every address"),
     (ray_of_somebody, "exposed-ports", "warning", "port 8265 (Ray's dashboard) is open on 192.168.1.12"),
     (firewall, "firewall", "info", "ufw is on"),
@@ -291,3 +291,10 @@ async def test_a_connectx_7_without_a_cable_takes_power(sparks, up, carrier, pre
         for spark in sparks
         if found
     ]
+
+
+async def test_rays_ports_are_evidence_and_the_sentence_is_the_same_on_every_node(sparks, findings):
+    """On eight nodes it was eight times eight lines, which differed by the ports."""
+    ray_of_ours(*sparks)
+    (told,) = [one for one in await findings() if one.id == "exposed-ports"]
+    assert (told.what, told.evidence) == (f"{told.subject}: Ray listens on every address", {"ports": "35743"})

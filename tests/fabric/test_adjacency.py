@@ -19,6 +19,13 @@ def test_an_answer_at_one_end_counts_for_both(netdev, spark):
     assert strangers == {}
 
 
+def test_an_answer_of_a_port_without_a_carrier_does_not_count(netdev, spark):
+    """At a switch the neighbours of an unplugged rail have its MAC for some seconds: `init` wrote that rail."""
+    one, other = netdev(1, NAME), netdev(2, NAME, carrier=False)
+    views = [spark(1, one, answers=answer(other.mac)), spark(2, other)]
+    assert adjacency_of(views, {HERE: one, THERE: other}) == ({}, {})
+
+
 def test_a_mac_of_two_ports_identifies_neither(netdev, spark):
     twin = netdev(1, NAME)
     third = Port("spark3", NAME)

@@ -10,7 +10,10 @@ from sparkfleet.controlplane.api.api_models import SecretsRequest
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.node_programs import NodePrograms
+from sparkfleet.install import environment
+from sparkfleet.install.environment import Installed
 from sparkfleet.remote.channel import Completed
+from sparkfleet.remote.unreachable import Suspected
 from sparkfleet.specs.load import parse_inventory
 
 
@@ -76,3 +79,18 @@ async def test_a_name_that_is_no_text_is_an_error(monkeypatch):
     with pytest.raises(ControlError, match="not text in UTF-8") as caught:
         await made._call("a", "store", request)
     assert "`sparkfleet restore`" in caught.value.do
+
+
+async def test_a_verb_on_a_node_that_was_not_reached_has_its_error(monkeypatch):
+    """The nodes without `environment` in the inventory: one that is off kept the verbs of all others from running."""
+    off = Suspected("b: no answer within 10 s")
+
+    async def install(*_):
+        return Installed({"a": "python"}, {"b": off})
+
+    monkeypatch.setattr(environment, "install", install)
+    made = NodePrograms(Access({}))
+    assert await made.pythons() == {"a": "python"}
+    assert await made._call("a", "store", StoreRequest(fleet="home", verb="restore")) == {}
+    with pytest.raises(Suspected, match="b: no answer"):
+        await made._call("b", "store", StoreRequest(fleet="home", verb="restore"))

@@ -1,5 +1,6 @@
 """Waiting for the nodes of a fleet, as far as it needs none."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -100,3 +101,69 @@ async def test_a_node_that_is_off_keeps_no_other_one_running(monkeypatch, off, m
     assert stopped == [one for one in "abc" if one not in off]
     assert error.value.means.startswith(means)
     assert do in error.value.do
+
+
+class Starts:
+    """The node program, on nodes of which some are off."""
+
+    def __init__(self, off):
+        self.off, self.begun = off, []
+
+    async def pythons(self, *_):
+        return {}
+
+    async def prepare(self, apply):
+        return SimpleNamespace(api_token="token")
+
+    async def start_head(self, apply):
+        await self.begin("a")
+        return {"outcome": "up.json", "comes_back": "systemd"}
+
+    def joining(self, node, prepared, *, joined):
+        return node
+
+    async def join(self, node, request):
+        await self.begin(node)
+        return {"comes_back": "cron" if node == "b" else ""}
+
+    async def begin(self, node):
+        if node in self.off:
+            raise NodeError(f"{node}: No route to host", do="Switch it on.")
+        await asyncio.sleep(0)  # a start takes longer than a refusal
+        self.begun.append(node)
+
+
+async def bring_up(monkeypatch, off):
+    """(the error of `up` with these nodes off, the nodes that it started, those that it did not wait for)"""
+    starts = Starts(off)
+    inventory = SimpleNamespace(nodes=dict.fromkeys("abcd"), head="a")
+    lifecycle = FleetLifecycle(SimpleNamespace(inventory=inventory, channels={}, reach=None), starts)
+    left_out = []
+
+    async def nobody(*_):
+        return {}
+
+    async def until_joined(client, on_event, without=()):
+        left_out.extend(without)
+
+    monkeypatch.setattr(node_starts, "surroundings_of", nobody)
+    monkeypatch.setattr(node_starts, "require_free", lambda *_, **__: None)
+    monkeypatch.setattr(node_starts, "FleetClient", lambda *_, **__: None)
+    monkeypatch.setattr(lifecycle, "until_up", lambda *_: nobody())
+    monkeypatch.setattr(lifecycle, "until_joined", until_joined)
+    with pytest.raises(NodeError) as error:
+        await lifecycle.bring_up(())
+    return error.value, starts.begun, left_out
+
+
+async def test_a_node_that_is_off_keeps_no_other_one_down(monkeypatch):
+    """One of eight without power: `up` ended with its error in the middle of the others' starts."""
+    error, begun, left_out = await bring_up(monkeypatch, "c")
+    assert (begun, left_out) == (["a", "b", "d"], ["c"])
+    assert error.means.startswith("c is missing from the fleet, which is up on a, b, d.")
+    assert error.do == "Switch it on. Then run `sparkfleet up` again: what runs goes on."
+
+
+async def test_without_its_head_no_fleet_is_up(monkeypatch):
+    error, _, left_out = await bring_up(monkeypatch, "ac")
+    assert (error.what, error.means, left_out) == ("a: No route to host", "", [])

@@ -16,6 +16,7 @@ from sparkfleet.install.environment import PROGRAM, install
 from sparkfleet.remote.agent import ProgramError, call
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import LocalChannel
+from sparkfleet.remote.unreachable import Suspected
 
 OWN = f"3.{sys.version_info.minor}"
 
@@ -53,7 +54,8 @@ node.launches = {}
 
 async def test_every_node_gets_the_same_with_a_python_that_all_have():
     channels = {"a": node("a", "3.12", "3.11"), "b": node("b", "3.11", "3.13")}
-    pythons = await install(channels, None, lambda name, step: None)
+    pythons, unreached = await install(channels, None, lambda name, step: None)
+    assert unreached == {}
     assert pythons == {"a": "/home/me/env/bin/python", "b": "/home/me/env/bin/python"}
     assert {order["python"] for order in node.launches.values()} == {"/usr/bin/python3.11"}
     assert node.launches["a"]["digest"] == node.launches["b"]["digest"]
@@ -61,7 +63,19 @@ async def test_every_node_gets_the_same_with_a_python_that_all_have():
 
 async def test_this_machine_uses_the_environment_that_runs():
     channels = {"a": LocalChannel("a")}
-    assert await install(channels, None, lambda name, step: None) == {"a": sys.executable}
+    assert await install(channels, None, lambda name, step: None) == ({"a": sys.executable}, {})
+
+
+async def test_a_node_that_is_off_keeps_no_other_one_without_an_environment():
+    """One of eight without power: nothing could be started, staged or applied on the seven others."""
+    off = FakeChannel("b", {PROGRAM.argv: Suspected("b: no answer within 10 s")})
+    node.launches.clear()
+    pythons, unreached = await install(
+        {"a": node("a", "3.12"), "b": off, "c": node("c", "3.12")}, None, lambda name, step: None
+    )
+    assert (list(pythons), list(unreached), list(node.launches)) == (["a", "c"], ["b"], ["a", "c"])
+    with pytest.raises(Suspected):
+        await install({"b": off}, None, lambda name, step: None)
 
 
 @pytest.mark.usefixtures("without_ray")

@@ -23,8 +23,9 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.fabric.apply import ROLLBACK_S, Helper, NotPermitted
 from sparkfleet.fabric.discovery import rejection_lines
-from sparkfleet.fabric.inventory_builder import describe
+from sparkfleet.fabric.inventory_builder import describe_alike
 from sparkfleet.fabric.link_measurements import LinkMeasurement, UnmeasuredLink
+from sparkfleet.fabric.measure import pairs_of
 from sparkfleet.fabric.netplan import NodePlan, claims, render
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE
 from sparkfleet.fleet.session import Session
@@ -105,8 +106,8 @@ async def _apply(session: Session, yes: bool, rollback_s: int) -> int:
 
 
 def _show_links(planned: RailsPlan) -> None:
-    for link in planned.found.links:
-        console.print(Text(f"{describe(link)}: {len(link.rails)} rails"))
+    for words, link in describe_alike(planned.found.links):
+        console.print(Text(f"{words}: {len(link.rails)} rail{'s' * (len(link.rails) != 1)}"))
     if not planned.found.links:
         console.print("No cable was found between nodes of the inventory, so no rail needs an address.")
     for line in rejection_lines(planned.found.findings):
@@ -163,6 +164,11 @@ def _indented(text: str) -> str:
 
 
 async def _measure(session: Session, seconds: float, json: bool) -> int:
+    if not json and (pairs := len(pairs_of(session.inventory))):
+        console.print(
+            f"Measuring {pairs} pair{'s' * (pairs != 1)} of nodes, {seconds:g} s of load each; pairs without a common"
+            " node at once."
+        )
     measured, unmeasured, file = await measure_rails(session, seconds)
     if json:
         print_json(

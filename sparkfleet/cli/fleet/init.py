@@ -16,7 +16,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, YesOption
 from sparkfleet.cli.output import console
 from sparkfleet.errors import SparkfleetError, WrongFleetError
 from sparkfleet.fabric.discovery import DiscoveredLinks, rejection_lines
-from sparkfleet.fabric.inventory_builder import describe
+from sparkfleet.fabric.inventory_builder import describe_alike
 from sparkfleet.fleet.nodes.surroundings import SHOWING_S, other_fleet_lines, require_free, surroundings_of
 from sparkfleet.fleet.setup.enrolment import (
     FoundMachine,
@@ -205,8 +205,8 @@ def _show_machines(machines: Sequence[FoundMachine]) -> None:
 def _show(found: DiscoveredLinks, doubts: Sequence[str]) -> None:
     if not found.links:
         console.print("No cable was found between these machines.")
-    for link in found.links:
-        console.print(Text(f"  {describe(link)}"))
+    for words, link in describe_alike(found.links):
+        console.print(Text(f"  {words}"))
         for rail in link.rails:
             ends = " – ".join(f"{end.netdev.name} ({end.rdma or 'no RDMA'})" for end in rail.ends)
             console.print(Text(f"    {ends}  found by {', '.join(rail.methods)}"))

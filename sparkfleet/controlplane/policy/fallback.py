@@ -333,7 +333,8 @@ class _Blocked(NamedTuple):
 def _blocked(one: FallbackCase) -> _Blocked | None:
     nodes = nodes_of(one.desired, one.group, one.standing)
     if gone := sorted(one.state.nodes.gone(one.now).intersection(nodes)):
-        return _Blocked(f"{', '.join(gone)} is gone", "when that is back", is_drained=False)
+        until = f"when that is back; `sparkfleet drain {gone[0]}` moves it if other nodes have room"
+        return _Blocked(f"{', '.join(gone)} is gone", until, is_drained=False)
     drained = sorted(one.state.drained.intersection(nodes))
     if drained and one.state.is_barred(one.group):
         until = f"after `sparkfleet undrain {drained[0]}`"

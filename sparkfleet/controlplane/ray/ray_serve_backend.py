@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
+from contextlib import suppress
 
 import ray
 from ray import serve
 from ray.serve._private.application_state import StatusOverview
+from ray.serve._private.common import REPLICA_ID_FULL_ID_STR_PREFIX
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus
@@ -61,8 +64,15 @@ class RayServeBackend:
     """Ray Serve. Its calls block, so they run in a thread."""
 
     async def list(self) -> tuple[App, ...]:
-        """The applications of groups, from Serve's own status. Raises RayServeException if Serve does not run."""
+        """The applications of groups, from Serve's own status. Raises RayServeException if Serve does not run.
+
+        Replicas of deleted ones that were never placed are ended, again at each look: until Serve has come to the deletion,
+        it makes another.
+        """
         found = await asyncio.to_thread(app_statuses)
+        deleted = [app.name for app in found if app.app_status.status is ApplicationStatus.DELETING]
+        if deleted:
+            await asyncio.to_thread(_end_unplaced, deleted)
         return tuple(
             App(
                 deployment=parsed[0],
@@ -103,6 +113,20 @@ class RayServeBackend:
         `_should_start_new_health_check`), so after a clock that was set back it would replace none for as long.
         """
         await asyncio.to_thread(_restart, SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+
+
+def _end_unplaced(apps: Iterable[str]) -> None:
+    """Ends the actors of deleted applications that wait for a node which is gone.
+
+    Serve asks a replica to end and waits for its answer, as long as a drain may take (2.60, deployment_state.py:
+    `check_stopped`). One that has never been placed cannot answer: the application would be "retiring" for ten minutes.
+    Serve gives a replica and its placement group one name.
+    """
+    prefixes = tuple(f"{REPLICA_ID_FULL_ID_STR_PREFIX}{app}#" for app in apps)
+    for one in ray.util.placement_group_table().values():
+        if one["state"] == "PENDING" and one["name"].startswith(prefixes):
+            with suppress(ValueError):  # it has ended meanwhile
+                ray.kill(ray.get_actor(one["name"], namespace=SERVE_NAMESPACE), no_restart=True)
 
 
 def _restart(name: str, namespace: str) -> None:

@@ -52,10 +52,12 @@ class NodeReport(Value):
         """Things that it cannot use, and the rails that are down, each in words."""
         rails = self.readings.rails if self.readings else ()
         states = {None: "does not exist", False: "has no carrier"}
-        down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in rails if rail.is_lost)
-        if not down:
+        lost = [rail for rail in rails if rail.is_lost]
+        if not lost:
             return self.spoilt
-        means = "the cable is out, or the other node off; groups over the link have half of its bandwidth, or none"
+        down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in lost)
+        end = "the other node" if all(rail.peer for rail in lost) else "the switch"
+        means = f"the cable is out, or {end} off; groups over the link have half of its bandwidth, or none"
         return (*self.spoilt, f"{down}: {means}. Check it: `sparkfleet doctor {self.name}`.")
 
     def beside(self, away: Collection[str]) -> NodeReport:

@@ -18,12 +18,17 @@ def values(fleet: FleetReadings, read: Callable[[NodeSnapshot], str | None]) -> 
 
 
 def differing(found: Mapping[str, list[str]]) -> str:
-    """`580.142 on spark1, 590.48 on spark2`; "" if they agree."""
+    """`580.142 on spark1, 590.48 on spark2 and spark3`; "" if they agree."""
     if len(found) < 2:
         return ""
-    return ", ".join(f"{value} on {' and '.join(nodes)}" for value, nodes in sorted(found.items()))
+    return ", ".join(f"{value} on {_names(nodes)}" for value, nodes in sorted(found.items()))
 
 
 def shared(found: Mapping[str, list[str]]) -> list[tuple[str, str]]:
     """Values that nodes have in common: the value, and `spark1 and spark2`."""
-    return [(value, " and ".join(nodes)) for value, nodes in found.items() if len(nodes) > 1]
+    return [(value, _names(nodes)) for value, nodes in found.items() if len(nodes) > 1]
+
+
+def _names(nodes: list[str]) -> str:
+    """`spark1, spark2 and spark3`."""
+    return " and ".join((", ".join(nodes[:-1]), nodes[-1])) if len(nodes) > 1 else nodes[0]

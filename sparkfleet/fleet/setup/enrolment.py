@@ -161,7 +161,10 @@ async def read_keys(
                 raise
             raise type(error)(error.what, means=error.means, do=_CHECK_HOST) from error
 
-    keys = await asyncio.gather(*(read(*one) for one in far))
+    answers = await asyncio.gather(*(read(*one) for one in far), return_exceptions=True)
+    keys = [one for one in answers if not isinstance(one, BaseException)]
+    if len(keys) < len(answers):
+        raise _all_of([one for one in answers if isinstance(one, BaseException)])
     return tuple(
         ShownKey(
             where,
@@ -171,6 +174,14 @@ async def read_keys(
         )
         for where, key in zip(far, keys, strict=True)
     )
+
+
+def _all_of(failed: Sequence[BaseException]) -> BaseException:
+    """The first error, with what happened at each of the machines that did not answer."""
+    first = next((one for one in failed if not isinstance(one, SparkfleetError)), failed[0])
+    if isinstance(first, SparkfleetError):
+        first.what = "\n".join(one.what for one in failed if isinstance(one, SparkfleetError))
+    return first
 
 
 def pinned_nodes(

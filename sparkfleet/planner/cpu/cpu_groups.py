@@ -149,7 +149,12 @@ def _rungs(
         for pool in fleet.pools(ranks, [name for name, its in stacks.items() if its == stack])
         if (nodes := ledger.place(pool, rank_memory(variant, stack, weights), prefer)) is not None
     ]
-    return sorted(rungs, key=lambda rung: rung.candidate.shape.nodes != tuple(prefer))
+
+    def order(rung: Rung) -> tuple[bool, int]:
+        nodes = rung.candidate.shape.nodes
+        return nodes != tuple(prefer), sum(bool(ledger.beside((node,))) for node in nodes)
+
+    return sorted(rungs, key=order)
 
 
 def _no_site(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparkfleet.perf.memory.demand import fits
 from sparkfleet.perf.prediction import Band
@@ -53,19 +53,24 @@ class NodeFinder:
         return wanted == 1 or len(self._places(pool, needs)) == wanted
 
     def crowds(self, pool: Pool, needs: Band) -> bool:
-        """True if replicas would share nodes of the pool's kind, while there are more nodes of less memory."""
-        if (self._case.variant.replicas or 1) == 1:
-            return False
+        """True if groups would share nodes of the pool's kind while more nodes are empty: behind slower cables of the same
+        switch, or, for replicas, with less memory."""
         places = self._places(pool, needs)
         used = {node for nodes in places for node in nodes}
-        if len(used) == sum(map(len, places)):
+        if len(used) == sum(map(len, places)) and not self._ledger.beside(used):
             return False
-        level = pool.site.memory_total
-        return any(
-            len({node for one in pools for node in one.nodes}) > len(used)
+        wider = (
+            pools
             for site, pools in self._pools.items()
-            if site.memory_total < level and site.model_copy(update={"memory_total": level}) == pool.site
+            if _is_lesser(site, pool.site, memory=(self._case.variant.replicas or 1) > 1)
         )
+        return any(
+            self._empty(node for one in pools for node in one.nodes) > self._empty(used) for pools in wider
+        )
+
+    def _empty(self, nodes: Iterable[str]) -> int:
+        """The number of nodes with nothing on them."""
+        return sum(not self._ledger.beside((node,)) for node in set(nodes))
 
     def _places(self, pool: Pool, needs: Band) -> list[tuple[str, ...]]:
         """Nodes of the pool's kind for the requested replicas, as far as they have room; the ledger is unchanged."""
@@ -81,3 +86,13 @@ class NodeFinder:
         for nodes in placed:
             self._ledger.take_back(name, nodes, needs.mid)
         return placed
+
+
+def _is_lesser(site: SiteClass, than: SiteClass, *, memory: bool) -> bool:
+    """True if a kind of nodes differs from another one by slower cables, or, if `memory` counts, by less memory, alone."""
+    cable = {"rails": than.rails, "latency_us": than.latency_us, "gb_per_s": than.gb_per_s}
+    size = {"memory_total": than.memory_total} if memory else {}
+    if site == than or site.model_copy(update={**cable, **size}) != than:
+        return False
+    slower = site.latency_us >= than.latency_us and site.gb_per_s <= than.gb_per_s
+    return slower and site.memory_total <= than.memory_total

@@ -195,6 +195,7 @@ def test_a_link_that_cannot_be_measured_is_shown_with_its_rail_and_its_remedy(
     code, out, _ = sparkfleet("fabric", "measure", "-i", two_sparks)
     assert code == 1
     assert out.splitlines() == [
+        "Measuring 1 pair of nodes, 3 s of load each; pairs without a common node at once.",
         "spark1 – spark2",
         f"  not measured: rail {RAIL}: spark2: no address",
         "  Plug it in",

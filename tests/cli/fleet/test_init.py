@@ -9,6 +9,7 @@ from sparkfleet.fleet.setup import enrolment as module
 from sparkfleet.fleet.setup.enrolment import Host, parse_host
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.ssh.host_keys import HostKey
+from sparkfleet.remote.unreachable import Refused
 from sparkfleet.specs.load import load_inventory
 
 KEY = "SHA256:" + "A" * 43
@@ -311,3 +312,18 @@ def test_another_fleets_name_is_not_ignored(sparkfleet, machines, tmp_path):
     assert code == 1
     assert f"{file} is the inventory of fleet mine; --fleet other names a new one." in err
     assert file.read_text() == before
+
+
+def test_every_machine_that_does_not_answer_is_named(sparkfleet, monkeypatch, tmp_path):
+    """One of them was, in no order: an owner of eight had to type the command again for each."""
+
+    async def fingerprint(address, port):
+        if address == "10.0.0.1":
+            return HostKey(type="ssh-ed25519", fingerprint=KEY)
+        raise Refused(f"{address} port {port} cannot be reached: No route to host")
+
+    monkeypatch.setattr("sparkfleet.remote.ssh.host_keys.fingerprint", fingerprint)
+    code, out, err = sparkfleet("init", "10.0.0.1", "10.0.0.8", "10.0.0.9", "-i", tmp_path / "inventory.yaml")
+    assert (code, out) == (1, "")
+    assert err.count("cannot be reached") == 2
+    assert err.index("10.0.0.8") < err.index("10.0.0.9") < err.index("Check the HOST")

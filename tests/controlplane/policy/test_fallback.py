@@ -159,7 +159,8 @@ async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(
     status = stranded.controller.queries.status().deployments[0]
     assert (status.state, status.detail) == (
         "failed",
-        "that is gone, and no rung of its ladder does without; it starts when that is back",
+        "that is gone, and no rung of its ladder does without; it starts when that is back;"
+        " `sparkfleet drain that` moves it if other nodes have room",
     )
     entry = (await stranded.table()).models["tiny"]
     assert (entry.state, entry.detail) == ("failed", status.detail)

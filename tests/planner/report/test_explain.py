@@ -64,6 +64,18 @@ def test_the_headline_has_what_all_replicas_share(sparks, plan, ask):
     assert " shared by 16 " in " ".join(explain_plan(found))
 
 
+def test_replicas_on_one_node_do_not_add_up(sparks, plan, ask):
+    """Two on one Spark, and two over the same eight, had twice the rate of one: they share its memory bandwidth."""
+    alone, apart = (
+        " ".join(" ".join(explain_plan(plan(sparks(nodes), spec).deployments[0])).split())
+        for nodes, spec in ((1, ask("openai/gpt-oss-20b", replicas=2)), (2, ask(FP8, replicas=2)))
+    )
+    assert "on 2 replicas" not in alone
+    assert "replicas share spark1: each is slower than predicted" in alone
+    assert "on 2 replicas" in apart
+    assert "replicas share" not in apart
+
+
 def test_asked_nodes_with_unmeasured_links(sparks, plan, ask):
     fleet, spec = sparks(2, assumed=False), ask(FP8)
     line = explain_fleet(spec, None, fleet.nodes, "home", links=fleet.links)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sparkfleet.hostfacts.node import NodeFacts
@@ -69,15 +70,26 @@ def _group_lines(
     )
     lines = lines_of("choice", f"{first.candidate}{more}")
     lines += lines_of("memory", *_memory(first, totals))
-    lines += _speed_lines(first, count)
+    shared = _shared_nodes(places)
+    lines += _speed_lines(first, 1 if shared else count)
     lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
     lines += shared_kv_lines(first)
     lines += _settings_lines(first)
-    lines += lines_of("warning", *first.notes)
+    notes = (
+        *first.notes,
+        f"replicas share {', '.join(shared)}: each is slower than predicted while both are busy",
+    )
+    lines += lines_of("warning", *(notes if shared else first.notes))
     lines += _image_lines(first.candidate)
     lines += start_lines(first) + _kv_disk_lines(first)
     return lines + _fallback_lines(first, rest, objective)
+
+
+def _shared_nodes(places: Sequence[str]) -> list[str]:
+    """Nodes of several replicas, whose memory bandwidth they share: their rates do not add up."""
+    counted = Counter(node for place in places for node in place.split("+"))
+    return [node for node, number in counted.items() if number > 1]
 
 
 def _settings_lines(rung: Rung) -> list[str]:

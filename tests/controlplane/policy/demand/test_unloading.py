@@ -15,7 +15,10 @@ from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.units import GIB
 
 GROUP = ("a", 1, 0)
-GONE = "that is gone, and no rung of its ladder does without; it starts when that is back"
+GONE = (
+    "that is gone, and no rung of its ladder does without; it starts when that is back;"
+    " `sparkfleet drain that` moves it if other nodes have room"
+)
 
 
 def on_that(generation=1, node="that"):
