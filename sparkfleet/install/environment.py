@@ -41,7 +41,7 @@ class _Made(Value):
     fresh: bool
 
 
-class Installed(NamedTuple):
+class NodeEnvironments(NamedTuple):
     """The environments of the nodes."""
 
     pythons: dict[str, str]
@@ -50,7 +50,7 @@ class Installed(NamedTuple):
     """The other nodes, each with its error."""
 
 
-async def install(channels: Mapping[str, Channel], wheels: Path | None, step: OnStep) -> Installed:
+async def install(channels: Mapping[str, Channel], wheels: Path | None, step: OnStep) -> NodeEnvironments:
     """Make missing environments on all nodes that can be reached.
 
     A node that is this machine uses the environment that this process runs in.
@@ -69,7 +69,7 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: On
     if here and not is_node_software_installed():
         raise no_node_software(min(here))
     if not remote:
-        return Installed(here, {})
+        return NodeEnvironments(here, {})
     looked = dict(zip(remote, await asyncio.gather(*map(_look, remote.values())), strict=True))
     unreached = {name: one for name, one in looked.items() if isinstance(one, Unreachable)}
     found = {name: one for name, one in looked.items() if not isinstance(one, Unreachable)}
@@ -80,7 +80,7 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: On
     made = await asyncio.gather(
         *(_make(remote[name], what, python, wheels, step) for name, python in pythons.items())
     )
-    return Installed(here | dict(zip(pythons, made, strict=True)), unreached)
+    return NodeEnvironments(here | dict(zip(pythons, made, strict=True)), unreached)
 
 
 def no_node_software(node: str) -> NodeError:

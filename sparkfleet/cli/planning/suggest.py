@@ -18,7 +18,7 @@ from sparkfleet.cli.planning.plan_options import SparksOption, assumed_fleet
 from sparkfleet.fleet.planning.plan import fleet_of
 from sparkfleet.fleet.planning.suggestions import (
     LEAST_BITS,
-    Requirements,
+    ModelRequirements,
     Suggestion,
     Suggestions,
     suggestions,
@@ -44,7 +44,7 @@ class ObjectiveName(StrEnum):
     CONTEXT = "context"
 
 
-class Need(StrEnum):
+class NeedName(StrEnum):
     """An element of `needs` of a deployment."""
 
     VISION = "vision"
@@ -64,7 +64,7 @@ def suggest(  # noqa: PLR0917  # its parameters are the command line's
         int | None, typer.Option("--concurrency", min=1, help="Requests at once.", show_default=False)
     ] = None,
     needs: Annotated[
-        list[Need],
+        list[NeedName],
         typer.Option("--needs", help="What a model has to be able to do. Repeatable.", show_default=False),
     ] = [],  # noqa: B006 (typer reads the default and changes nothing)
     open_license: Annotated[
@@ -84,7 +84,7 @@ def suggest(  # noqa: PLR0917  # its parameters are the command line's
     json: JsonOption = False,
 ) -> int:
     """List models that Sparks can serve, each alone, with their predicted speed. Contacts nothing."""
-    wanted = Requirements(
+    wanted = ModelRequirements(
         objective=objective.value,
         context=context,
         concurrency=concurrency,
@@ -98,7 +98,7 @@ def suggest(  # noqa: PLR0917  # its parameters are the command line's
 async def _suggest(
     inventory: Path | Inventory,
     assumed: str,
-    wanted: Requirements,
+    wanted: ModelRequirements,
     at_least: float,
     *,
     every: bool,
@@ -134,7 +134,9 @@ async def _suggest(
     return Exit.DONE
 
 
-def suggestion_table(shown: Sequence[Suggestion], wanted: Requirements, *, narrow: bool = False) -> Table:
+def suggestion_table(
+    shown: Sequence[Suggestion], wanted: ModelRequirements, *, narrow: bool = False
+) -> Table:
     """The models with their size, place and speed, and if there is room for it with their memory and context."""
     many = wanted.objective == "throughput"
     table = Table(box=None, pad_edge=False, header_style="dim")

@@ -97,7 +97,7 @@ def _firewall(node: NodeSnapshot, fleet: FleetReadings) -> tuple[str, ...]:
 
 
 def _behind_the_token(node: NodeSnapshot, ports: set[int], fleet: FleetReadings) -> CheckFault:
-    # Ray chooses ports on each node anew: in the sentence they would keep it from being shown once for all nodes.
+    # Ray chooses ports at each start: in the sentence they would keep it from being shown once for all nodes.
     return warning(
         f"{node.name}: Ray listens on every address",
         means="Ray requires the fleet's token, but its ports can be reached; Ray has no setting for the address.",

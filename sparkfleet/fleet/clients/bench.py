@@ -64,7 +64,7 @@ class BenchGroups(NamedTuple):
 
 
 class BenchSpeeds(LoadSpeeds):
-    """Those of a measurement."""
+    """Speeds of a measurement, with its rounds."""
 
     rounds: int
 

@@ -22,7 +22,7 @@ Llama 2 70B rises by 1.2 % in 4.8 bits (Q4_K_M), by 4.7 % in 3.9 (Q3_K_M), by 8.
 3340."""
 
 
-class Requirements(Value):
+class ModelRequirements(Value):
     """Fields of a deployment that every suggested model has to meet."""
 
     objective: Objective = "interactive"
@@ -62,7 +62,7 @@ class Suggestions(Value):
 
 def suggestions(
     fleet: Fleet,
-    wanted: Requirements,
+    wanted: ModelRequirements,
     *,
     every: bool = False,
     on_model: Callable[[int, int], None] = lambda _done, _all: None,
@@ -89,7 +89,7 @@ def suggestions(
     return Suggestions(found=shown, not_served=tuple(not_served))
 
 
-def _options(fleet: Fleet, wanted: Requirements, ids: Sequence[str]) -> list[Suggestion]:
+def _options(fleet: Fleet, wanted: ModelRequirements, ids: Sequence[str]) -> list[Suggestion]:
     """Plans of a model's checkpoints and GGUFs; of those in fewer than 4 bits only if no other one can be served."""
     known = [one for id_ in ids if (one := checkpoint_if_known(id_)) is not None]
     known += ggufs_of(known[0])[:MOST_TRIED] if known else []
@@ -103,7 +103,9 @@ def _bits(checkpoint: Checkpoint) -> float:
     return 8 * checkpoint.bytes_on_disk / max(1, checkpoint.total_parameters)
 
 
-def _plans(fleet: Fleet, wanted: Requirements, checkpoints: Sequence[Checkpoint]) -> Iterator[Suggestion]:
+def _plans(
+    fleet: Fleet, wanted: ModelRequirements, checkpoints: Sequence[Checkpoint]
+) -> Iterator[Suggestion]:
     for checkpoint in checkpoints:
         spec = Deployment(name=_NAME, model=checkpoint.id, **wanted.model_dump())
         plan = plan_fleet([spec], fleet, {checkpoint.id: checkpoint}).of(_NAME)

@@ -4,7 +4,7 @@ import pytest
 
 from sparkfleet.fleet.nodes.assumed import assume, assumed_inventory
 from sparkfleet.fleet.planning import suggestions as module
-from sparkfleet.fleet.planning.suggestions import Requirements, suggestions
+from sparkfleet.fleet.planning.suggestions import ModelRequirements, suggestions
 from sparkfleet.planner.place.fleet_map import Fleet, links_of
 
 MODELS = {
@@ -30,7 +30,7 @@ def models(found):
 
 
 def test_the_fastest_checkpoint_of_each_model_and_the_largest_model_first():
-    found = suggestions(sparks(1), Requirements())
+    found = suggestions(sparks(1), ModelRequirements())
     assert models(found) == ["ggml-org/gpt-oss-120b-GGUF:MXFP4", "nvidia/Qwen3.6-27B-NVFP4"]
     assert found.not_served == ("deepseek-v3.1",)
     large = found.found[0]
@@ -40,7 +40,7 @@ def test_the_fastest_checkpoint_of_each_model_and_the_largest_model_first():
 
 
 def test_every_checkpoint():
-    found = suggestions(sparks(1), Requirements(), every=True)
+    found = suggestions(sparks(1), ModelRequirements(), every=True)
     own = [one for one in found.found if "27B" in one.model]
     assert {one.model for one in own} >= set(MODELS["qwen3.6-27b"])
     assert [one.tps for one in own] == sorted((one.tps for one in own), reverse=True)
@@ -50,13 +50,15 @@ def test_few_bits_are_the_last_resort(monkeypatch):
     """MiniMax-M2.7 in 4.5 bits takes two Sparks; on one, only a GGUF in 3.8 bits fits."""
     ids = ("nvidia/MiniMax-M2.7-NVFP4", "olka-fi/MiniMax-M2.7-MXFP4")
     monkeypatch.setattr(module, "published_models", lambda: {"minimax-m2.7": ids})
-    assert models(suggestions(sparks(1), Requirements())) == ["unsloth/MiniMax-M2.7-GGUF:UD-IQ4_XS"]
-    assert set(models(suggestions(sparks(2), Requirements(), every=True))) == set(ids)
+    assert models(suggestions(sparks(1), ModelRequirements())) == ["unsloth/MiniMax-M2.7-GGUF:UD-IQ4_XS"]
+    assert set(models(suggestions(sparks(2), ModelRequirements(), every=True))) == set(ids)
 
 
 def test_requirements_hold_for_each():
-    assert models(suggestions(sparks(1), Requirements(needs=("vision",)))) == ["nvidia/Qwen3.6-27B-NVFP4"]
-    found = suggestions(sparks(1), Requirements(objective="throughput", context=16384, concurrency=32))
+    assert models(suggestions(sparks(1), ModelRequirements(needs=("vision",)))) == [
+        "nvidia/Qwen3.6-27B-NVFP4"
+    ]
+    found = suggestions(sparks(1), ModelRequirements(objective="throughput", context=16384, concurrency=32))
     for one in found.found:
         candidate = one.rung.candidate
         assert (candidate.context, candidate.concurrency) == (16384, 32)
@@ -65,5 +67,5 @@ def test_requirements_hold_for_each():
 
 def test_progress_is_reported_for_each_model():
     seen = []
-    suggestions(sparks(1), Requirements(), on_model=lambda done, all_: seen.append((done, all_)))
+    suggestions(sparks(1), ModelRequirements(), on_model=lambda done, all_: seen.append((done, all_)))
     assert seen == [(1, 3), (2, 3), (3, 3)]

@@ -54,7 +54,7 @@ class LoadSpeeds(Value):
 
 
 class BenchResult(LoadSpeeds):
-    """Those of a setup, as they are kept."""
+    """Speeds of a setup under one load, as they are kept."""
 
     setup: BenchSetup
     at: float = 0.0
