@@ -98,7 +98,7 @@ class GatewayApp:
         """Origins of other sites whose scripts may read answers."""
         self._in_flight = 0
         self._idle = asyncio.Event()
-        self._idle.set()
+        """Set once no request is in flight, while it drains."""
         self._draining = False
         self.usage = UsageCounter()
         self.keys_used: dict[str, float] = {}
@@ -146,6 +146,8 @@ class GatewayApp:
         self.proxy.queues.refuse_starts(
             draining()
         )  # its client tries again, and waits at the replica that is next
+        if not self._in_flight:
+            return True
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -172,19 +174,15 @@ class GatewayApp:
         if scope["path"] in _ROOT and scope["method"] in _LOCAL_METHODS:
             return await respond(send, 200, [JSON], _INDEX_JSON, head=scope["method"] == "HEAD")
         record = RequestRecord(ClientRequest(scope["method"], scope["path"], scope["headers"]))
-        self._begin()
+        self._in_flight += 1
         try:
             await self._answer_or_refuse(record, scope, receive, send)
         finally:
             self._end(record)
 
-    def _begin(self) -> None:
-        self._in_flight += 1
-        self._idle.clear()
-
     def _end(self, record: RequestRecord) -> None:
         self._in_flight -= 1
-        if not self._in_flight:
+        if self._draining and not self._in_flight:
             self._idle.set()
         record.finish(self.metrics)
         self._count(record)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from http import HTTPStatus
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -16,6 +15,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 """Names in lower case, as ASGI delivers them."""
+Fields = Mapping[bytes, bytes]
+"""First value of each header, by its name."""
 
 
 DIRECT = "sparkfleet.direct"
@@ -51,6 +52,11 @@ class DirectWriter(Protocol):
     def unwatch(self, gone: Callable[[], None]) -> None:
         """Ends that."""
         ...
+
+
+def fields_of(headers: Headers) -> dict[bytes, bytes]:
+    """First value of each header."""
+    return dict(reversed(headers))
 
 
 def direct_writer(scope: Scope) -> DirectWriter | None:
@@ -111,7 +117,7 @@ class WhileConnected:
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, *, head: bool = False) -> None:
     """Sends a whole answer. `head`: the request was HEAD, so the body is not sent."""
-    length = [] if status == HTTPStatus.NO_CONTENT else [(b"content-length", str(len(body)).encode())]
+    length = [] if status == 204 else [(b"content-length", str(len(body)).encode())]
     fields = [*headers, *length]
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": b"" if head else body})

@@ -13,9 +13,9 @@ from sparkfleet.gateway.routing_table import GroupEntry, ModelEntry, Priority
 _SHOWN = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would take longer for each request
 class CandidateGroups:
-    """Candidate groups for one request."""
+    """Candidate groups for one request. Nothing of it changes."""
 
     model: ModelEntry
     groups: tuple[GroupEntry, ...]
@@ -35,7 +35,7 @@ class CandidateGroups:
     """Applications of `groups`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "apps", frozenset(one.app for one in self.groups))
+        self.apps = frozenset([one.app for one in self.groups])
 
     @property
     def wait_for_start(self) -> bool:

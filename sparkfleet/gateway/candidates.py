@@ -92,7 +92,7 @@ def _with_holder(model: ModelEntry, app: str) -> ModelEntry:
 
 def _external(request: ClientRequest, model: ModelEntry, needs: Requirements) -> tuple[GroupEntry, ...]:
     """Endpoints outside the fleet that may serve a request, as far as their capabilities are known."""
-    if not model.external or request.path not in EXTERNAL_PATHS or is_form(request.headers):
+    if not model.external or request.path not in EXTERNAL_PATHS or is_form(request.fields):
         return ()
     return tuple(one for one in model.external if can(one, needs) and too_small([one], needs) is None)
 

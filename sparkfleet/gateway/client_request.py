@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
+from collections.abc import Iterable
 from time import perf_counter
 from typing import Final
 
-from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.asgi import Fields, Headers, fields_of
 from sparkfleet.gateway.errors.api_error import Dialect, dialect_of
 from sparkfleet.gateway.policy.sessions import AGENT_HEADERS
 from sparkfleet.gateway.policy.sessions import HEADERS as SESSION_HEADERS
@@ -29,6 +30,7 @@ class ClientRequest:
         "client_id",
         "dialect",
         "explains",
+        "fields",
         "headers",
         "id",
         "is_batch",
@@ -39,30 +41,22 @@ class ClientRequest:
     )
 
     def __init__(self, method: str, path: str, headers: Headers) -> None:
-        client_id = explains = session = ""
-        agent = b""
+        client_id = explains = session = agent = ""
         is_batch, dialect = False, dialect_of(path)
-        for name, value in headers:
-            if name not in _READ:
-                continue
-            if name in _CLIENT_IDS:
-                if _CLIENT_ID.fullmatch(value) and (name == _CLIENT_IDS[0] or not client_id):
-                    client_id = value.decode("ascii")
-            elif name == EXPLAIN_HEADER:
-                explains = value.decode("ascii") if value in (b"1", b"only") else ""
-            elif name in SESSION_HEADERS:
-                if _CLIENT_ID.fullmatch(value):
-                    session = value.decode("ascii")
-            elif name in AGENT_HEADERS:
-                agent = value if _CLIENT_ID.fullmatch(value) else b""
-            elif name == PRIORITY_HEADER:
-                is_batch = value == b"batch"
-            elif name == b"anthropic-version":
+        fields = fields_of(headers)
+        if not _READ.isdisjoint(fields):
+            client_id = _usable(fields, _CLIENT_IDS)
+            session, agent = _usable(fields, SESSION_HEADERS), _usable(fields, AGENT_HEADERS)
+            asked = fields.get(EXPLAIN_HEADER, b"")
+            explains = asked.decode("ascii") if asked in (b"1", b"only") else ""
+            is_batch = fields.get(PRIORITY_HEADER) == b"batch"
+            if b"anthropic-version" in fields:
                 dialect = "anthropic"
         self.method: Final = method
         self.path: Final = path
         self.headers: Final = headers
-        self.id: Final = f"req-{secrets.token_hex(12)}"
+        self.fields: Final[Fields] = fields
+        self.id: Final = f"req-{os.urandom(12).hex()}"
         """The gateway's name for it, unique."""
         self.started: Final = perf_counter()
         """Time of its arrival, s (`perf_counter`)."""
@@ -72,7 +66,7 @@ class ClientRequest:
         """`1` or `only` if the client asked for the reason for its group; "" otherwise."""
         self.dialect: Final[Dialect] = dialect
         """The client's API: Anthropic's clients name its version, also for paths that both APIs have."""
-        self.session: Final = f"{session} {agent.decode()}" if agent else session
+        self.session: Final = f"{session} {agent}" if agent else session
         """Name of the client's session, with that of the agent in it; "" without a usable one."""
         self.is_batch: Final = is_batch
         """True if it names the lower priority itself."""
@@ -85,3 +79,9 @@ class ClientRequest:
     def priority(self, key: KeyEntry) -> Priority:
         """The priority: its key's, or a lower one that it names."""
         return "batch" if self.is_batch else key.limits.priority
+
+
+def _usable(fields: Fields, names: Iterable[bytes]) -> str:
+    """The first of these headers that is a usable name; "" if none is."""
+    given = (fields.get(name, b"") for name in names)
+    return next((value.decode("ascii") for value in given if _CLIENT_ID.fullmatch(value)), "")

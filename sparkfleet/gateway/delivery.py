@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from http import HTTPStatus
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -196,7 +195,7 @@ class Delivery:
             answer = await attempts.answer()
         except ApiError:
             return None
-        if not answer.is_stream or answer.status != HTTPStatus.OK:
+        if not answer.is_stream or answer.status != 200:
             answer.close()
             return None
         attempts.retries += lost.retries
@@ -212,15 +211,15 @@ class Delivery:
         if answer.status >= 400:
             record.kind = "engine_error" if answer.status >= 500 else "engine_refused"
         exchange.slot.note_answer(is_stream=answer.is_stream, is_good=answer.status < 400)
-        on_gap = None
+        on_gaps = None
         if answer.is_stream:
             exchange.is_stream = True
-            self._metrics.ttft.labels(record.model).observe(perf_counter() - sent)
-            on_gap = self._metrics.itl.labels(record.model).observe
+            self._metrics.ttft[record.model].observe(perf_counter() - sent)
+            on_gaps = self._metrics.itl[record.model].observe_all
         if record.request.path == RESPONSES and answer.status < 400:
             made = StoredResponse(prepared.key.id, record.model, exchange.attempts.app)
             self._owners.note(answer.first, made)
-        exchange.meter = meter = UsageMeter(sent, on_gap)
+        exchange.meter = meter = UsageMeter(sent, on_gaps)
         return meter
 
 

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.asgi import Fields
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import bad_request
 from sparkfleet.gateway.request.requirements import Requirements, needs_of
@@ -54,12 +54,7 @@ class RequestTarget(NamedTuple):
         return self._replace(span=span, usage=None)
 
 
-def content_type_of(headers: Headers) -> bytes:
-    """The content type of a request; b"" if it has none."""
-    return next((value for name, value in headers if name == b"content-type"), b"")
-
-
-def parse_target(query: bytes, headers: Headers, body: bytes | bytearray) -> RequestTarget:
+def parse_target(query: bytes, fields: Fields, body: bytes | bytearray) -> RequestTarget:
     """The model of a request, and its requirements.
 
     A JSON body has it in `model`, a form in its field `model`; a request without a body (fetching or deleting a stored
@@ -68,33 +63,40 @@ def parse_target(query: bytes, headers: Headers, body: bytes | bytearray) -> Req
     Raises:
         ApiError: 400, with the fault and its remedy.
     """
-    found = _in_body(headers, body) if body else RequestTarget(_outside_body(query, headers))
+    found = _in_body(fields, body) if body else RequestTarget(_outside_body(query, fields))
     if not found.model:
         raise _missing(bool(body))
     return found
 
 
-def is_form(headers: Headers) -> bool:
+def is_form(fields: Fields) -> bool:
     """True if the body is a multipart form; every other one is read as JSON."""
-    return parse_options_header(content_type_of(headers))[0] == b"multipart/form-data"
+    return _form_options(fields) is not None
 
 
-def _in_body(headers: Headers, body: bytes | bytearray) -> RequestTarget:
-    media, options = parse_options_header(content_type_of(headers))
-    if media == b"multipart/form-data":
-        return _in_form(body, options.get(b"boundary", b""))
-    return _in_json(body)
+def _form_options(fields: Fields) -> dict[bytes, bytes] | None:
+    """The parameters of a multipart form's content type; None for another one."""
+    given = fields.get(b"content-type", b"")
+    if b"multipart" not in given.lower():
+        return None
+    media, options = parse_options_header(given)
+    return options if media == b"multipart/form-data" else None
 
 
-def _outside_body(query: bytes, headers: Headers) -> str:
-    named = next((value for name, value in headers if name == MODEL_HEADER), None)
+def _in_body(fields: Fields, body: bytes | bytearray) -> RequestTarget:
+    options = _form_options(fields)
+    return _in_json(body) if options is None else _in_form(body, options.get(b"boundary", b""))
+
+
+def _outside_body(query: bytes, fields: Fields) -> str:
+    named = fields.get(MODEL_HEADER)
     if named is not None:
         return named.decode("utf-8", "replace")
     try:
-        fields = parse_qs(query.decode("latin-1"), max_num_fields=_MOST_QUERY_FIELDS)
+        given = parse_qs(query.decode("latin-1"), max_num_fields=_MOST_QUERY_FIELDS)
     except ValueError:
         raise bad_request(f"The query has more than {_MOST_QUERY_FIELDS} fields.") from None
-    return fields.get("model", [""])[0]
+    return given.get("model", [""])[0]
 
 
 def _missing(has_body: bool) -> ApiError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 
 from sparkfleet.gateway.access.limits import RequestLimits, check_encoding, check_target, read_body
 from sparkfleet.gateway.access.response_owners import (
@@ -16,7 +15,7 @@ from sparkfleet.gateway.accounting.on_demand_counter import OnDemandCounter
 from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.admission.key_limiter import KeyLimiter
 from sparkfleet.gateway.admission.model_queue import ModelQueues
-from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, WhileConnected, direct_writer
+from sparkfleet.gateway.asgi import Fields, Receive, Scope, Send, WhileConnected, direct_writer
 from sparkfleet.gateway.body.attribution_line import without_changing_digits
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
 from sparkfleet.gateway.body.request_body import RequestBody
@@ -109,7 +108,7 @@ class ReverseProxy:
     def _follow_on_demand(self) -> None:
         self.on_demand.follow(self.table.models.values())
         for name in (one.name for one in self.table.models.values() if one.on_demand):
-            self._metrics.start_wait.labels(name)  # from 0 on: a first sample that is higher is no increase
+            self._metrics.start_wait[name]  # from 0 on: a first sample that is higher is no increase
 
     def _samples(self) -> list[Sample]:
         return [
@@ -148,14 +147,12 @@ class ReverseProxy:
         """
         request = record.request
         check_target(_raw_path(scope), scope["query_string"])
-        check_encoding(request.headers)
-        with (
-            closing(self._limiter.admit(key)) as admitted,
-            closing(HeldBody(self.bodies, key.id)) as held,
-        ):
-            record.admitted = admitted
+        check_encoding(request.fields)
+        record.admitted = admitted = self._limiter.admit(key)
+        held = HeldBody(self.bodies, key.id)
+        try:
             direct = direct_writer(scope)
-            body = await read_body(request.headers, receive, self.limits, held, direct)
+            body = await read_body(request.fields, receive, self.limits, held, direct)
             record.body_read = True
             if self._capture is not None and self._capture.until and body.size <= BODY_BYTES:
                 record.prompt = prompt_of(body.whole())
@@ -166,7 +163,7 @@ class ReverseProxy:
             admitted.charge(target.needs.prompt_tokens)
             if request.explains == "only":
                 return await _explain(record, candidates, send)
-            sent = engine_body(request.path, request.headers, body, target, candidates)
+            sent = engine_body(request.path, request.fields, body, target, candidates)
             early = start = None
             if candidates.model.on_demand:
                 early = _early_stream(record, target, send)
@@ -190,13 +187,17 @@ class ReverseProxy:
             )
             del body, sent  # only the attempts keep it, until an engine answers
             self.on_demand.begin(candidates.model)
+            self._metrics.in_flight[(record.model,)] += 1
             try:
-                with self._metrics.in_flight.labels(record.model).track_inprogress():
-                    await (delivery if early is None else early.during(delivery))
+                await (delivery if early is None else early.during(delivery))
             finally:
+                self._metrics.in_flight[(record.model,)] -= 1
                 self.on_demand.end(candidates.model)
                 if record.exchange is not None:
                     record.exchange.slot.close()
+        finally:
+            held.close()
+            admitted.close()
         return None
 
     def _candidates(
@@ -217,7 +218,7 @@ class ReverseProxy:
         if response := response_of(request.path):
             made = self._owned(response, key)
             return RequestTarget(made.model, group=made.app)
-        target = await self._scan(request.headers, key, query, receive, body)
+        target = await self._scan(request.fields, key, query, receive, body)
         if request.path != RESPONSES:
             return target
         claimed = self._owners.of(target.claimed)
@@ -234,12 +235,12 @@ class ReverseProxy:
         return made
 
     async def _scan(
-        self, headers: Headers, key: KeyEntry, query: bytes, receive: Receive, body: RequestBody
+        self, fields: Fields, key: KeyEntry, query: bytes, receive: Receive, body: RequestBody
     ) -> RequestTarget:
         if body.size <= INLINE_BYTES:
-            return await self.scanner.parse(query, headers, body, key.id)
+            return await self.scanner.parse(query, fields, body, key.id)
         async with WhileConnected(receive):
-            return await self.scanner.parse(query, headers, body, key.id)
+            return await self.scanner.parse(query, fields, body, key.id)
 
 
 def _early_stream(record: RequestRecord, target: RequestTarget, send: Send) -> EarlyStream | None:
@@ -254,7 +255,7 @@ def _raw_path(scope: Scope) -> bytes:
 
 def _replay_of(request: ClientRequest, model: ModelEntry, body: RequestBody) -> ContinuableRequest | None:
     """The request as one that another group can continue, if its deployment and its content allow that."""
-    if not model.replay or not 0 < body.size <= INLINE_BYTES or is_form(request.headers):
+    if not model.replay or not 0 < body.size <= INLINE_BYTES or is_form(request.fields):
         return None
     return continuable_request(request.path, body)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cached_property
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -70,6 +71,11 @@ class KeyEntry(Value):
     """The digest before the last rotation, while it is accepted."""
     earlier: tuple[FormerKey, ...] = ()
     """The digests before that one, each while it is accepted."""
+
+    @cached_property
+    def digests(self) -> tuple[tuple[str, float], ...]:
+        """Each accepted digest, and the Unix seconds until which it is."""
+        return (self.sha256, math.inf), *((one.sha256, one.until) for one in self.formers)
 
     @property
     def formers(self) -> tuple[FormerKey, ...]:
@@ -206,7 +212,7 @@ class RoutingTable(Value):
         aliased = [entry for _, entry in sorted(self.models.items()) if name in entry.aliases]
         return next((entry for entry in aliased if entry.allows(key)), aliased[0] if aliased else None)
 
-    @property
+    @cached_property
     def endpoints(self) -> tuple[str, ...]:
         """Paths that some deployment names."""
         return tuple(path for entry in self.models.values() for path in entry.endpoints)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 
-from prometheus_client import Histogram
-
 from sparkfleet.gateway.admission.key_limiter import AdmittedRequest
 from sparkfleet.gateway.body.body_budget import HeldBody
 from sparkfleet.gateway.early_stream import EarlyStream
 from sparkfleet.gateway.routing_table import ModelEntry
-from sparkfleet.telemetry.metrics import LabelledSeries
+from sparkfleet.telemetry.loop_series import TimesByModel
 
 
 class StartWait:
@@ -28,7 +26,7 @@ class StartWait:
         admitted: AdmittedRequest,
         held: HeldBody,
         stream: EarlyStream | None,
-        waits: LabelledSeries[Histogram],
+        waits: TimesByModel,
     ) -> None:
         self._admitted = admitted
         self._held = held
@@ -63,7 +61,7 @@ class StartWait:
         """
         if self._begun is not None:
             name, began = self._begun
-            self._waits.labels(name).observe(time.perf_counter() - began)
+            self._waits[name].observe(time.perf_counter() - began)
         self._begun = None
         self._admitted.end_wait()
         self._held.end_wait()

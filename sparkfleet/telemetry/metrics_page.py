@@ -20,8 +20,8 @@ or an engine does not report is absent, never 0.
 
 What a scrape costs, by `python benchmarks/scrape.py --nodes 8 --groups 16 --keys 20` (every reading present, every cause,
 phase and status counted once, every key used on every model; one core of a busy virtual machine of two, a scrape every
-10 s): the controller's page has 4,228 series in 373 kB and takes 38 ms of CPU, 0.4 % of a core; the gateway's has 4,481
-series in 360 kB and takes 52 ms, 0.5 %. With `--groups 128` it is 30,100 and 35,841 series, and 3.4 and 3.5 %: scrape less
+10 s): the controller's page has 4,492 series in 395 kB and takes 28 ms of CPU, 0.3 % of a core; the gateway's has 3,041
+series in 214 kB and takes 13 ms, 0.1 %. With `--groups 128` it is 31,820 and 24,321 series, and 2.2 and 1.1 %: scrape less
 often there. The controller's page grows with nodes plus groups, the gateway's with models and with keys that use them.
 """
 

@@ -51,9 +51,14 @@ class SampleCollector(Collector):
         return iter(())
 
 
-def _family(spec: MetricSpec, samples: Iterable[Sample]) -> MetricFamily:
+def family_of(spec: MetricSpec) -> MetricFamily:
+    """A counter or a gauge without series."""
     kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
-    family = kind(spec.family, spec.meaning, labels=spec.labels)
+    return kind(spec.family, spec.meaning, labels=spec.labels)
+
+
+def _family(spec: MetricSpec, samples: Iterable[Sample]) -> MetricFamily:
+    family = family_of(spec)
     for one in samples:
         family.add_metric(one.labels, one.value)
     return family

@@ -66,6 +66,21 @@ async def test_the_steps_of_a_stream_and_of_a_decision_are_measured(
     assert all(0 < found[name] < 10_000 for name in names)
 
 
+async def test_the_cost_of_one_request_is_measured() -> None:
+    script = str(SCRIPT.with_name("request.py"))
+    arguments = ("--json", "--each", "12", "--rounds", "1")
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, script, *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    out, _ = await child.communicate()
+    report = json.loads(out)
+    assert child.returncode == 0
+    for kind in ("small", "stream"):
+        assert 10 < report[kind]["us"] < 100_000
+        assert report[kind]["python_calls"] > 100
+    assert report["stream"]["python_calls"] > report["small"]["python_calls"]
+
+
 async def test_the_benchmark_of_long_bodies_can_be_started() -> None:
     child = await asyncio.create_subprocess_exec(
         sys.executable, str(SCRIPT.with_name("abuse.py")), "--help", stdout=asyncio.subprocess.PIPE

@@ -16,7 +16,7 @@ import pytest
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway import http_answers, http_server
+from sparkfleet.gateway import client_connection, http_answers
 from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.client_request import ClientRequest
@@ -297,8 +297,8 @@ async def test_an_old_client_may_keep_a_connection_with_lengths(start: Start) ->
 
 async def test_what_has_ended_is_freed_without_a_search_for_cycles(door: Door) -> None:
     """Every request left 20 objects that referred to each other, and each search among them stopped all streams."""
-    of_a_request = (http_answers.RequestResponseCycle, ClientRequest, RequestRecord, EngineExchange)
-    kinds = (http_server.GuardedProtocol, EngineConnection, *of_a_request)
+    of_a_request = (http_answers.ClientAnswer, ClientRequest, RequestRecord, EngineExchange)
+    kinds = (client_connection.ClientConnection, EngineConnection, *of_a_request)
 
     def alive() -> int:
         return sum(type(one) in kinds for one in gc.get_objects())  # isinstance() runs code of other objects
@@ -345,12 +345,12 @@ class Recorder:
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Bytes that the server has written, call by call."""
-    made, found = http_server.GuardedProtocol.connection_made, list[bytes]()
+    made, found = client_connection.ClientConnection.connection_made, list[bytes]()
 
     def connection_made(self: Any, transport: Any) -> None:
         made(self, Recorder(transport, found))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(http_server.GuardedProtocol, "connection_made", connection_made)
+    monkeypatch.setattr(client_connection.ClientConnection, "connection_made", connection_made)
     return found
 
 

@@ -15,7 +15,7 @@ from gateway_values import CHAT
 
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.limits import RequestLimits
-from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.asgi import Fields
 from sparkfleet.gateway.body import scanner as scanner_module
 from sparkfleet.gateway.body.body_budget import BodyBudget, HeldBody
 from sparkfleet.gateway.body.json_caps import MOST_DEPTH, MOST_VALUES, check_caps
@@ -99,9 +99,9 @@ class Handled:
 def handled(monkeypatch: pytest.MonkeyPatch) -> Handled:
     seen, whole, pieces_of = Handled(), RequestBody.whole, RequestBody.__iter__
 
-    def parse(query: bytes, headers: Headers, body: bytes) -> RequestTarget:
+    def parse(query: bytes, fields: Fields, body: bytes) -> RequestTarget:
         seen.parsed.append(len(body))
-        return parse_target(query, headers, body)
+        return parse_target(query, fields, body)
 
     def join(body: RequestBody) -> bytes:
         seen.joined.append(body.size)
@@ -186,11 +186,11 @@ FAULTS = {
 @pytest.mark.parametrize("body", FAULTS.values(), ids=FAULTS)
 async def test_a_long_body_has_the_same_fault_as_a_short_one(body: bytes) -> None:
     with pytest.raises(ApiError) as short:
-        parse_target(b"", [], body)
+        parse_target(b"", {}, body)
     reader = BodyScanner()
     try:
         with pytest.raises(ApiError) as long:
-            await reader.parse(b"", [], RequestBody(body), "key-1")
+            await reader.parse(b"", {}, RequestBody(body), "key-1")
     finally:
         await reader.aclose()
     one, other = short.value, long.value
@@ -262,9 +262,9 @@ async def test_a_key_has_one_reader_at_a_time() -> None:
 
     reader._scan = slow  # type: ignore[method-assign]
     body = RequestBody(b" " * (INLINE_BYTES + 1))
-    await asyncio.gather(*(reader.parse(b"", [], body, "key-1") for _ in range(5)))
+    await asyncio.gather(*(reader.parse(b"", {}, body, "key-1") for _ in range(5)))
     assert most == 1
-    await asyncio.gather(*(reader.parse(b"", [], body, f"key-{number}") for number in range(5)))
+    await asyncio.gather(*(reader.parse(b"", {}, body, f"key-{number}") for number in range(5)))
     assert most == 2
     assert not reader._of_key
 
@@ -284,7 +284,7 @@ def test_values_and_levels_have_caps() -> None:
 
 
 def test_a_form_has_a_cap_on_its_parts_and_their_headers() -> None:
-    headers = [(b"content-type", b"multipart/form-data; boundary=b0")]
+    headers = {b"content-type": b"multipart/form-data; boundary=b0"}
     part = b'--b0\r\nContent-Disposition: form-data; name="a"\r\n\r\n\r\n'
     named = b'--b0\r\nContent-Disposition: form-data; name="model"\r\n\r\ntiny\r\n'
     assert parse_target(b"", headers, named + part * 127 + b"--b0--\r\n").model == "tiny"

@@ -11,7 +11,7 @@ from sparkfleet.telemetry.metrics import GatewayMetrics
 @pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/", 404)])
 async def test_the_page(path: str, status: int) -> None:
     metrics = GatewayMetrics()
-    metrics.retries.labels("tiny").inc(2)
+    metrics.retries[("tiny",)] += 2
     server = await serve(metrics_app(metrics.registry), "127.0.0.1", 0)
     async with aiohttp.request("GET", server.url + path) as answer:
         text = await answer.text()

@@ -110,18 +110,18 @@ def busy_gateway(models: Iterable[str], keys: int, paths: Iterable[str] = POSTED
     for name in models:
         for path in paths:
             for status in STATUSES:
-                metrics.requests.labels(name, path_label(path), str(status)).inc()
+                metrics.requests[name, path_label(path), str(status)] += 1
         for kind in KINDS:
-            metrics.errors.labels(name, kind).inc()
+            metrics.errors[name, kind] += 1
         for one in (metrics.ttft, metrics.itl, metrics.duration, metrics.start_wait):
-            one.labels(name).observe(0.1)
-        metrics.in_flight.labels(name).set(3)
-        metrics.retries.labels(name).inc()
-        metrics.chunks.labels(name).inc(500)
+            one[name].observe(0.1)
+        metrics.in_flight[(name,)] = 3
+        metrics.retries[(name,)] += 1
+        metrics.chunks[(name,)] += 500
         for kind in ("input", "output"):
-            metrics.tokens.labels(name, kind).inc(500)
+            metrics.tokens[name, kind] += 500
         for key in range(keys):
-            metrics.key_requests.labels(f"key-{key}", name).inc()
+            metrics.key_requests[f"key-{key}", name] += 1
             for kind in ("input", "output"):
-                metrics.key_tokens.labels(f"key-{key}", name, kind).inc(500)
+                metrics.key_tokens[f"key-{key}", name, kind] += 500
     return metrics

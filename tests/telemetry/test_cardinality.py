@@ -46,8 +46,7 @@ def test_the_gateways_page_grows_with_models_and_three_series_for_a_key_of_each(
 
     model = count(2, 0) - count(1, 0)
     assert 60 < model <= PER_MODEL
-    # A counter has the time of its creation beside its value.
-    assert count(3, 5) == count(1, 0) + 2 * model + 3 * 5 * 3 * 2
+    assert count(3, 5) == count(1, 0) + 2 * model + 3 * 5 * 3
 
 
 @pytest.mark.parametrize(
@@ -78,5 +77,5 @@ def test_a_scrape_of_eight_nodes_and_sixteen_groups_takes_at_most_one_percent_of
     done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False)
     rows = {row["page"]: row for row in json.loads(done.stdout)}
     assert rows.keys() == {"controller", "gateway"}
-    assert all(row["series"] > 4000 and row["core_percent"] <= 1 for row in rows.values()), rows
+    assert all(row["series"] > 3000 and row["core_percent"] <= 1 for row in rows.values()), rows
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkfleet.telemetry import catalogue, metrics_page
 from sparkfleet.telemetry.catalogue import CATALOGUE, LABELS, START_PHASES, MetricSpec
-from sparkfleet.telemetry.metrics import ControlMetrics, GapHistogram, GatewayMetrics
+from sparkfleet.telemetry.loop_series import TimesByModel, Totals
+from sparkfleet.telemetry.metrics import ControlMetrics, GatewayMetrics
 from sparkfleet.telemetry.samples import sample
 
 BY_FAMILY = {one.family: one for one in CATALOGUE}
@@ -39,7 +40,7 @@ def test_names_are_unique_and_labels_are_explained_and_bounded():
 def test_what_a_page_registers_is_in_the_catalogue(make, page):
     metrics = make()
     made = {
-        m.name: (m.type, c.labelnames if isinstance(c, GapHistogram) else c._labelnames)
+        m.name: (m.type, c.spec.labels if isinstance(c, Totals | TimesByModel) else c._labelnames)
         for c in metrics.registry._collector_to_names
         for m in c.describe()
     }

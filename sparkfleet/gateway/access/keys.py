@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from sparkfleet.gateway.asgi import Headers
 from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
@@ -17,6 +17,7 @@ from sparkfleet.gateway.routing_table import FormerKey, KeyEntry, KeyLimits
 PREFIX = "sk-sf-"
 _KEY_BYTES = 32
 _LONGEST_KEY = 512
+_KEY_HEADERS = frozenset((b"authorization", b"x-api-key"))
 _NO_LIMITS = KeyLimits()
 
 
@@ -82,10 +83,8 @@ def _named(headers: Headers, keys: Iterable[KeyEntry], now: float) -> KeyEntry |
     for presented in _presented(headers):
         mark = digest(presented)
         for entry in known:
-            if hmac.compare_digest(mark, entry.sha256):
-                found = entry
-            for former in entry.formers:
-                if hmac.compare_digest(mark, former.sha256) and now < former.until:
+            for sha256, until in entry.digests:
+                if hmac.compare_digest(mark, sha256) and now < until:
                     found = entry
     return found
 
@@ -113,13 +112,15 @@ def metrics_token(secret: bytes) -> str:
     return hmac.new(secret, b"sparkfleet metrics token\0", hashlib.sha256).hexdigest()
 
 
-def _presented(headers: Headers) -> Iterator[bytes]:
+def _presented(headers: Headers) -> list[bytes]:
+    found = []
     for name, value in headers:
-        if len(value) > _LONGEST_KEY:
+        if name not in _KEY_HEADERS or len(value) > _LONGEST_KEY:
             continue
         if name == b"authorization":
             scheme, _, credentials = value.partition(b" ")
             if scheme.lower() == b"bearer":
-                yield credentials.strip()
-        elif name == b"x-api-key":
-            yield value.strip()
+                found.append(credentials.strip())
+        else:
+            found.append(value.strip())
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from itertools import chain
 
-from sparkfleet.gateway.asgi import ClientGone, DirectWriter, Headers, Receive
+from sparkfleet.gateway.asgi import ClientGone, DirectWriter, Fields, Headers, Receive
 from sparkfleet.gateway.body.body_budget import HeldBody
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.errors.request_errors import (
@@ -42,7 +43,7 @@ def check_headers(headers: Headers, limits: RequestLimits) -> None:
     """Refuses headers that are too large. Raises ApiError (431)."""
     if len(headers) > limits.header_count:
         raise headers_too_large()
-    if sum(len(name) + len(value) + _PER_HEADER for name, value in headers) > limits.header_bytes:
+    if len(b"".join(chain.from_iterable(headers))) + _PER_HEADER * len(headers) > limits.header_bytes:
         raise headers_too_large()
 
 
@@ -58,15 +59,15 @@ def check_target(raw_path: bytes, query: bytes) -> None:
         raise bad_request("The query string has characters that must be percent-encoded.")
 
 
-def check_encoding(headers: Headers) -> None:
+def check_encoding(fields: Fields) -> None:
     """Refuses a compressed body. Raises ApiError (415)."""
-    encoding = next((value for name, value in headers if name == b"content-encoding"), b"identity")
+    encoding = fields.get(b"content-encoding", b"")
     if encoding.strip().lower() not in (b"identity", b""):
         raise encoded_body(encoding.decode("latin-1"))
 
 
 async def read_body(
-    headers: Headers,
+    fields: Fields,
     receive: Receive,
     limits: RequestLimits,
     held: HeldBody,
@@ -82,12 +83,12 @@ async def read_body(
         ApiError: 413, 408 if it arrives too slowly, 429 or 503 if too many bytes are held.
         ClientGone: the client hung up.
     """
-    declared = _declared_length(headers)
+    declared = _declared_length(fields)
     if declared > limits.body_bytes:
         raise too_large(limits.body_bytes)
-    held.announce(declared)
     if direct is not None and (arrived := direct.arrived()) is not None:
         return _add(RequestBody(), arrived, limits.body_bytes, held)
+    held.announce(declared)
     body, began = RequestBody(), asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(limits.body_s) as clock:
@@ -106,8 +107,8 @@ def has_body(headers: Headers) -> bool:
     )
 
 
-def _declared_length(headers: Headers) -> int:
-    length = next((value for name, value in headers if name == b"content-length"), b"0")
+def _declared_length(fields: Fields) -> int:
+    length = fields.get(b"content-length", b"0")
     # At most 18 digits: longer ones are too long anyway, and int() refuses thousands of them.
     if not length.isdigit():
         raise bad_request("The content-length is not a number.")

@@ -69,12 +69,12 @@ class RequestRecord:
     def finish(self, metrics: GatewayMetrics) -> None:
         """Counts the finished request in the metrics, and what its key and its group's speed are to learn of it."""
         self.seconds = perf_counter() - self.request.started
-        metrics.requests.labels(self.model, path_label(self.request.path), str(self.status)).inc()
-        metrics.duration.labels(self.model).observe(self.seconds)
+        metrics.requests[self.model, path_label(self.request.path), str(self.status)] += 1
+        metrics.duration[self.model].observe(self.seconds)
         if self.key is not None:
-            metrics.key_requests.labels(self.key.name, self.model).inc()
+            metrics.key_requests[self.key.name, self.model] += 1
         if self.kind:
-            metrics.errors.labels(self.model, self.kind).inc()
+            metrics.errors[self.model, self.kind] += 1
         if self.admitted is not None and self.status >= 400 and self.status not in (CLIENT_GONE, CUT_SHORT):
             self.admitted.charge(0)
         if self.exchange is not None:
@@ -82,12 +82,12 @@ class RequestRecord:
 
     def _count_exchange(self, exchange: EngineExchange, metrics: GatewayMetrics) -> None:
         if exchange.attempts.retries:
-            metrics.retries.labels(self.model).inc(exchange.attempts.retries)
+            metrics.retries[(self.model,)] += exchange.attempts.retries
         for outcome in exchange.replays:
-            metrics.replays.labels(self.model, outcome).inc()
+            metrics.replays[self.model, outcome] += 1
         if exchange.meter is not None:
             if exchange.attempts.is_external:
-                metrics.external.labels(self.model, str(self.status)).inc()
+                metrics.external[self.model, str(self.status)] += 1
             self._count_answer(exchange, exchange.meter, metrics)
 
     def _count_answer(self, exchange: EngineExchange, meter: UsageMeter, metrics: GatewayMetrics) -> None:
@@ -97,15 +97,15 @@ class RequestRecord:
         if self.admitted is not None and self.status < 400:
             prompt = self.admitted.charged if self.usage.input is None else self.usage.input
             self.admitted.charge(output + prompt)
-        metrics.tokens.labels(self.model, "input").inc(self.usage.input or 0)
-        metrics.tokens.labels(self.model, "output").inc(self.usage.output or 0)
+        metrics.tokens[self.model, "input"] += self.usage.input or 0
+        metrics.tokens[self.model, "output"] += self.usage.output or 0
         if self.key is not None:
-            metrics.key_tokens.labels(self.key.name, self.model, "input").inc(self.usage.input or 0)
-            metrics.key_tokens.labels(self.key.name, self.model, "output").inc(self.usage.output or 0)
+            metrics.key_tokens[self.key.name, self.model, "input"] += self.usage.input or 0
+            metrics.key_tokens[self.key.name, self.model, "output"] += self.usage.output or 0
         if self.status < 400:
             exchange.slot.note_end(output, is_stream=exchange.is_stream)
         if exchange.is_stream:
-            metrics.chunks.labels(self.model).inc(meter.chunks)
+            metrics.chunks[(self.model,)] += meter.chunks
 
     def log_line(self) -> dict[str, Any]:
         """Line of the access log: never a key, a prompt or an answer."""

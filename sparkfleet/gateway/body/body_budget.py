@@ -6,7 +6,7 @@ held for minutes: they have a share of their own, so that the others always find
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 from sparkfleet.gateway.errors.request_errors import budget_full, key_budget_full, waiting_budget_full
 
@@ -23,7 +23,7 @@ class BodyBudget:
 
     def __init__(self, total: int = BUDGET_BYTES) -> None:
         self.total = total
-        self._held: Counter[str] = Counter()
+        self._held: defaultdict[str, int] = defaultdict(int)  # a Counter is slower to end
         self._sum = 0
         self._waiting: Counter[str] = Counter()
 
@@ -38,7 +38,7 @@ class BodyBudget:
         Raises:
             ApiError: 429 if this key holds too many, 503 if all together do.
         """
-        if self._held[key] + size > self.total * KEY_SHARE:
+        if self._held.get(key, 0) + size > self.total * KEY_SHARE:
             raise key_budget_full()
         if self._sum + size > self.total:
             raise budget_full()
@@ -108,5 +108,6 @@ class HeldBody:
     def close(self) -> None:
         """Releases all of them."""
         self.end_wait()
-        self._budget.release(self._key, self._size)
-        self._size = 0
+        if self._size:
+            self._budget.release(self._key, self._size)
+            self._size = 0

@@ -53,16 +53,16 @@ class ScanAnswer(Value):
 
 def scan(content_type: bytes, body: bytes | bytearray) -> ScanAnswer:
     """Reads one body, whatever it has."""
-    headers = [(b"content-type", content_type)]
+    fields = {b"content-type": content_type}
     try:
-        if not is_form(headers):
+        if not is_form(fields):
             check_caps(body)
-        found = parse_target(b"", headers, body)
+        found = parse_target(b"", fields, body)
     except ApiError as error:
         return _fault(error)
     except MemoryError:
         return _fault(bad_request("The request body takes too much memory to read.", code="too_complex"))
-    return ScanAnswer(found=found if is_form(headers) else found._replace(span=model_span(body)))
+    return ScanAnswer(found=found if is_form(fields) else found._replace(span=model_span(body)))
 
 
 def _fault(error: ApiError) -> ScanAnswer:

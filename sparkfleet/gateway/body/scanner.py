@@ -11,12 +11,12 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.asgi import Fields
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.body.scan_program import LENGTH, LENGTHS, ScanAnswer
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import bad_request
-from sparkfleet.gateway.request_parser import RequestTarget, content_type_of, parse_target
+from sparkfleet.gateway.request_parser import RequestTarget, parse_target
 
 log = logging.getLogger("sparkfleet.gateway")
 
@@ -65,7 +65,7 @@ class BodyScanner:
         self._of_key: dict[str, tuple[asyncio.Lock, int]] = {}
         """A lock for each key with a long body, and the number of requests that use it."""
 
-    async def parse(self, query: bytes, headers: Headers, body: RequestBody, key: str) -> RequestTarget:
+    async def parse(self, query: bytes, fields: Fields, body: RequestBody, key: str) -> RequestTarget:
         """The model of a request and its requirements.
 
         Args:
@@ -78,9 +78,9 @@ class BodyScanner:
         if body.size <= INLINE_BYTES:
             whole = body.whole()
             if sum(map(whole.count, (b",", b"[", b"{"))) <= INLINE_VALUES:
-                return parse_target(query, headers, whole)
+                return parse_target(query, fields, whole)
         async with self._turn(key), self._places:
-            answer = await self._scan(content_type_of(headers), body)
+            answer = await self._scan(fields.get(b"content-type", b""), body)
         return answer.target()
 
     async def aclose(self) -> None:

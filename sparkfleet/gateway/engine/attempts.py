@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from http import HTTPStatus
 
 from sparkfleet.gateway.admission.slot import Slot
 from sparkfleet.gateway.candidate_groups import CandidateGroups
@@ -181,7 +180,7 @@ class Attempts:
 
     def _judge(self, engine: EngineEndpoint, answer: UpstreamAnswer) -> None:
         """Counts a page for people on a path of the API; any other answer without an error ends the count."""
-        if answer.status >= HTTPStatus.BAD_REQUEST:
+        if answer.status >= 400:
             return
         path = next((what for what in self._candidates.engine_needs if what != AUDIO), "")
         if not (answer.is_page and path):

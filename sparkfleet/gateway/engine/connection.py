@@ -11,6 +11,7 @@ from typing import cast
 
 import httptools
 
+from sparkfleet.gateway.asgi import Fields, fields_of
 from sparkfleet.gateway.body.request_body import PIECE_BYTES, RequestBody
 
 HEAD_BYTES = 64 << 10
@@ -18,6 +19,7 @@ HEAD_BYTES = 64 << 10
 HIGH_WATER = 256 << 10
 """Bytes of an answer that are held for a client before the engine has to wait."""
 _INFORMATIONAL = range(100, 200)
+_LENGTHS = frozenset((b"content-length", b"transfer-encoding"))
 
 Sink = Callable[[bytes], bool]
 """Takes a part of an answer. False: its client is slow, the engine has to wait."""
@@ -37,10 +39,12 @@ class EngineConnection(asyncio.Protocol):
         self.has_served = False
         """True once it has carried a whole answer."""
         self.in_use = False
+        self.idle_until = 0.0
+        """Time of the loop until which it is kept for another request."""
+        self._parser = httptools.HttpResponseParser(self)
         self._reset(is_head=False)
 
     def _reset(self, *, is_head: bool) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._is_head = is_head
         self._got: list[bytes] = []
         """Parts of the bytes that are being parsed."""
@@ -55,6 +59,8 @@ class EngineConnection(asyncio.Protocol):
         """HTTP status of the answer."""
         self.headers: list[tuple[bytes, bytes]] = []
         """Its headers; names in lower case."""
+        self.fields: Fields = {}
+        """The first value of each."""
 
     # Requests and answers
 
@@ -188,20 +194,19 @@ class EngineConnection(asyncio.Protocol):
             if self._head_size > HEAD_BYTES:
                 self._fail(f"the head of its answer has more than {HEAD_BYTES >> 10} KiB")
             return None
-        if self._got:
-            chunk = self._got[0] if len(self._got) == 1 else b"".join(self._got)
-            self._got = []
-            self._deliver(chunk)
-        elif not self._ended:
-            return None if self._sink is not None else self._wake()
-        if self._ended or self._sink is None or self._is_slow:
+        got, sink = self._got, self._sink
+        if got:
+            chunk = got.pop() if len(got) == 1 else b"".join(got)
+            got.clear()
+            if sink is None:
+                self._hold(chunk)
+            elif not sink(chunk):
+                self._is_slow = True
+        if self._ended or sink is None or self._is_slow:
             self._wake()
         return None
 
-    def _deliver(self, chunk: bytes) -> None:
-        if self._sink is not None:
-            self._is_slow = not self._sink(chunk) or self._is_slow
-            return
+    def _hold(self, chunk: bytes) -> None:
         self._held.append(chunk)
         self._size += len(chunk)
         if self._size > HIGH_WATER:
@@ -253,8 +258,8 @@ class EngineConnection(asyncio.Protocol):
             self.headers = []
             return
         self._has_head = True
-        names = {name for name, _ in self.headers}
-        self._until_close = not names & {b"content-length", b"transfer-encoding"}
+        self.fields = fields_of(self.headers)
+        self._until_close = _LENGTHS.isdisjoint(self.fields)
         self._reusable = self._reusable and self._parser.should_keep_alive() and not self._ends_unannounced
         if self._is_head:
             self._ended, self._reusable = True, False
@@ -262,8 +267,7 @@ class EngineConnection(asyncio.Protocol):
     @property
     def _ends_unannounced(self) -> bool:
         """True for a stream of llama.cpp: its server closes the connection behind one, and announces the opposite."""
-        found = dict(self.headers)
-        return found.get(b"server") == b"llama.cpp" and b"transfer-encoding" in found
+        return self.fields.get(b"server") == b"llama.cpp" and b"transfer-encoding" in self.fields
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of the body."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from sparkfleet.gateway.asgi import Headers
+from sparkfleet.gateway.asgi import Fields
 from sparkfleet.gateway.body.model_span import model_span
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.candidate_groups import CandidateGroups
@@ -24,13 +24,13 @@ class EngineBody(NamedTuple):
 
 
 def engine_body(
-    path: str, headers: Headers, body: RequestBody, target: RequestTarget, candidates: CandidateGroups
+    path: str, fields: Fields, body: RequestBody, target: RequestTarget, candidates: CandidateGroups
 ) -> EngineBody:
     """The body for an engine of the candidates.
 
     Args:
         path: of the request, without the query.
-        headers: of the request.
+        fields: its headers.
         body: the client's.
         target: what the body addresses, by an alias of the model or by its name.
         candidates: have the model's own name; those outside the fleet get theirs later, at the span.
@@ -41,17 +41,17 @@ def engine_body(
         body, target = body.replaced((edit.start, edit.end, edit.text.encode())), target.after(edit)
     name, span = candidates.model.name, None
     if target.model != name or candidates.external:
-        span = _model_span(headers, body, target)
+        span = _model_span(fields, body, target)
     if target.model != name and span is not None:
-        text = name.encode() if is_form(headers) else json.dumps(name).encode()
+        text = name.encode() if is_form(fields) else json.dumps(name).encode()
         body, span = body.replaced((*span, text)), (span[0], span[0] + len(text))
     return EngineBody(body, span, asks_usage)
 
 
-def _model_span(headers: Headers, body: RequestBody, target: RequestTarget) -> tuple[int, int] | None:
+def _model_span(fields: Fields, body: RequestBody, target: RequestTarget) -> tuple[int, int] | None:
     """Place of the model's name in the body; None if it is in the query or in a header, which engines do not read."""
     if not body.size:
         return None
-    if is_form(headers):
+    if is_form(fields):
         return target.span
     return target.span or model_span(body.whole())  # that of a long body is known

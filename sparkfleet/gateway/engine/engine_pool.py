@@ -19,6 +19,8 @@ TLS_CONNECT_S = 8.0
 IDLE_S = 2.0
 """Longest time for which an idle connection is kept, s: less than uvicorn's 5 s, so that engines rarely close one first."""
 _STEPS = 64
+_SWEEPS = 16
+"""Looks at idle connections in `IDLE_S`."""
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """TCP keepalive: a request to a node without power fails after 25 s without an answer of its kernel."""
 
@@ -41,7 +43,8 @@ class EnginePool:
     def __init__(self) -> None:
         self._idle: dict[EngineAddress, list[EngineConnection]] = defaultdict(list)
         self._open: dict[EngineConnection, EngineAddress] = {}
-        self._timers: dict[EngineConnection, asyncio.TimerHandle] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        """The next look at idle connections; None: there are none. A timer of each would cost every request."""
         self._kept = 0
 
     async def take(self, url: str, *, fresh: bool) -> EngineConnection:
@@ -59,7 +62,6 @@ class EnginePool:
             kept = idle.pop()
             if not idle:
                 del self._idle[at]  # engines have another port after each start
-            self._timers.pop(kept).cancel()
             if kept.is_free:
                 return kept
             self._drop(kept)
@@ -80,18 +82,18 @@ class EnginePool:
         loop = asyncio.get_running_loop()
         # A thousand that were left together must not be closed in one step: it would hold up every stream.
         self._kept = (self._kept + 1) % _STEPS
-        idle_s = IDLE_S * (0.5 + 0.5 * self._kept / _STEPS)
-        self._timers[connection] = loop.call_later(idle_s, self._expire, connection)
+        connection.idle_until = loop.time() + IDLE_S * (0.5 + 0.5 * self._kept / _STEPS)
+        if self._sweeping is None:
+            self._sweeping = loop.call_later(IDLE_S / _SWEEPS, self._sweep)
         return None
 
     def close(self) -> None:
         """Closes all."""
-        for timer in self._timers.values():
-            timer.cancel()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
         for connection in tuple(self._open):
             self._drop(connection)
         self._idle.clear()
-        self._timers.clear()
 
     async def _connect(self, at: EngineAddress) -> EngineConnection:
         loop = asyncio.get_running_loop()
@@ -102,13 +104,18 @@ class EnginePool:
         self._open[made] = at
         return made
 
-    def _expire(self, connection: EngineConnection) -> None:
-        idle = self._idle[self._open[connection]]
-        idle.remove(connection)
-        if not idle:
-            del self._idle[self._open[connection]]
-        del self._timers[connection]
-        self._drop(connection)
+    def _sweep(self) -> None:
+        """Closes what has been idle for too long."""
+        loop = asyncio.get_running_loop()
+        now, before = loop.time(), self._idle
+        self._idle = defaultdict(list)
+        for at, idle in before.items():
+            for connection in idle:
+                if connection.idle_until > now:
+                    self._idle[at].append(connection)
+                else:
+                    self._drop(connection)
+        self._sweeping = loop.call_later(IDLE_S / _SWEEPS, self._sweep) if self._idle else None
 
     def _drop(self, connection: EngineConnection) -> None:
         self._open.pop(connection, None)

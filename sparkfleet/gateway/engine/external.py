@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import takewhile
+from itertools import groupby
 
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint, Picker
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry
@@ -41,14 +41,11 @@ class ExternalPicker:
         self, model: ModelEntry, groups: Sequence[GroupEntry], *, exclude: AbstractSet[str]
     ) -> EngineEndpoint | None:
         """See `Picker`."""
-        left = list(groups)
-        while left:
-            own = list(takewhile(lambda group: group.external is None, left))
-            outside = list(takewhile(lambda group: group.external is not None, left[len(own) :]))
-            left = left[len(own) + len(outside) :]
-            found = await self._picker.pick(model, own, exclude=exclude) if own else None
-            if found is None:
-                found = _first_target(outside, exclude)
+        for is_own, run in groupby(groups, lambda group: group.external is None):
+            if is_own:
+                found = await self._picker.pick(model, list(run), exclude=exclude)
+            else:
+                found = _first_target(run, exclude)
             if found is not None:
                 return found
         return None

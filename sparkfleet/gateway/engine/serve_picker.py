@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from sparkfleet.errors import ControlError
@@ -71,8 +71,7 @@ class ServePicker:
         url, name = metadata.get("url"), metadata.get("group")
         if not isinstance(url, str) or not isinstance(name, str):
             return None
-        token = engine_token(self._secret_of(metadata.get("secret")).encode(), name)
-        return EngineEndpoint(url=url, group=name, app=group.app, token=token)
+        return _endpoint(url, name, group.app, self._secret_of(metadata.get("secret")))
 
     async def _choose(self, app: str, deployment: str) -> dict[str, Any]:
         handle = self._handles.get(app)
@@ -93,6 +92,11 @@ class ServePicker:
     def forget(self, apps: AbstractSet[str]) -> None:
         """Drops the handles of applications that are gone; `apps` are the existing ones."""
         self._handles = {app: handle for app, handle in self._handles.items() if app in apps}
+
+
+@lru_cache(maxsize=256)  # of a group it is the same for each request
+def _endpoint(url: str, name: str, app: str, secret: str) -> EngineEndpoint:
+    return EngineEndpoint(url=url, group=name, app=app, token=engine_token(secret.encode(), name))
 
 
 def only_replica(handle: DeploymentHandle[Any]) -> dict[str, Any] | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from http import HTTPStatus
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from sparkfleet.gateway.asgi import Headers
@@ -63,19 +62,22 @@ _NOT_FOR_ENGINES = (
     }
 )
 _NOT_FOR_CLIENTS = _HOP_BY_HOP | {b"date", b"server", b"set-cookie", b"x-client-request-id", b"x-request-id"}
+_NONE = frozenset[bytes]()
 _WITH_BODY = ("POST", "PUT", "PATCH")
+_FORWARDED = b"x-forwarded-"
 _PRINTABLE = re.compile(rb"[\x20-\x7e\t]*")
+_FAILING = frozenset((500, 502, 503))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that would take longer for each request
 class EngineRequest:
-    """Request as it is sent to an engine."""
+    """Request as it is sent to an engine. Nothing of it changes."""
 
     id: str
     method: str
     target: str
     """Path and query, as the client encoded them."""
-    headers: tuple[tuple[str, str], ...]
+    headers: Headers
     body: RequestBody
     model_span: tuple[int, int] | None = None
     """Begin and end of the model's name in the body, quotes included; None if it was not looked for."""
@@ -99,27 +101,25 @@ class UpstreamAnswer:
     unfit: str = ""
     """Lack of the engine for which it refused the request (`engine_error.Unfitness`)."""
     _is_open: bool = True
+    status: int = field(init=False)
+    """HTTP status."""
+    is_stream: bool = field(init=False)
+    """True if it is a stream of server-sent events."""
+    is_page: bool = field(init=False)
+    """True if it is a page for people in place of an API's answer."""
 
-    @property
-    def status(self) -> int:
-        """HTTP status."""
-        return self.connection.status
-
-    @property
-    def is_stream(self) -> bool:
-        """True if it is a stream of server-sent events."""
-        return self._header(b"content-type").partition(b";")[0].strip().lower() == b"text/event-stream"
-
-    @property
-    def is_page(self) -> bool:
-        """True if it is a page for people in place of an API's answer."""
-        return self._header(b"content-type").partition(b";")[0].strip().lower() == b"text/html"
+    def __post_init__(self) -> None:
+        self.status = self.connection.status
+        media = self.connection.fields.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        self.is_stream = media == b"text/event-stream"
+        self.is_page = media == b"text/html"
 
     @property
     def is_error(self) -> bool:
         """True if it is an error that can be read as a whole: neither a stream nor compressed."""
-        packed = self._header(b"content-encoding") not in (b"", b"identity")
-        return self.status >= HTTPStatus.BAD_REQUEST and not self.is_stream and not packed
+        if self.status < 400 or self.is_stream:
+            return False
+        return self.connection.fields.get(b"content-encoding", b"") in (b"", b"identity")
 
     @property
     def engine_is_failing(self) -> bool:
@@ -128,13 +128,9 @@ class UpstreamAnswer:
         vLLM answers 500 for what was running when its workers died, then 503 for about a second until it exits
         (measured on vLLM 0.32's CPU build, two nodes, a worker killed or the link down).
         """
-        if self.is_external and (self.status >= 500 or self.status == HTTPStatus.TOO_MANY_REQUESTS):
+        if self.is_external and (self.status >= 500 or self.status == 429):
             return True
-        return self.status in (
-            HTTPStatus.INTERNAL_SERVER_ERROR,
-            HTTPStatus.BAD_GATEWAY,
-            HTTPStatus.SERVICE_UNAVAILABLE,
-        )
+        return self.status in _FAILING
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Engine headers passed to the client."""
@@ -166,9 +162,6 @@ class UpstreamAnswer:
         if self._is_open:
             self._is_open = False
             self._pool.give_back(self.connection)
-
-    def _header(self, wanted: bytes) -> bytes:
-        return next((value for name, value in self.connection.headers if name == wanted), b"")
 
 
 class Upstream:
@@ -242,7 +235,7 @@ class Upstream:
             await connection.ask(head, body, is_head=is_head)
             if engine.external is not None and connection.status in _REFUSED_OUTSIDE:
                 raise EngineLost(_refused(engine.external, connection.status), deliveries=0)
-            if connection.status == HTTPStatus.UNAUTHORIZED:
+            if connection.status == 401:
                 # The engine refused the gateway's token, not the client's key: another engine has taken the port, or a
                 # custom workload was started with a key.
                 raise EngineLost(
@@ -263,7 +256,7 @@ _REFUSED_OUTSIDE = frozenset((*range(300, 400), 401, 402, 403, 404, 405))
 def _refused(address: ExternalAddress, status: int) -> str:
     if status < 400:
         return f"it answered {status}: it redirects, which is not followed; list the URL at which it answers"
-    if status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED):
+    if status in (404, 405):
         return f"it answered {status}: it has no model {address.model}, or nothing at this URL"
     return f"it answered {status}: it does not accept the key" + (
         f" in {address.key_file}" if address.key_file else ", and the deployment has no key_file"
@@ -282,40 +275,36 @@ def _message(engine: EngineEndpoint, request: EngineRequest) -> tuple[bytes, Req
     except KeyUnusable as error:
         raise EngineLost(str(error), deliveries=0) from None
     body = request.body.replaced((*request.model_span, json.dumps(engine.external.model).encode()))
-    headers = tuple(one for one in request.headers if one[0].encode() in PASSED_HEADERS)
+    headers = [one for one in request.headers if one[0] in PASSED_HEADERS]
     target = target_of(engine.external, request.target)
     return _head(engine.url, target, headers, key, replace(request, body=body)), body
 
 
-def _head(
-    url: str, target: str, headers: tuple[tuple[str, str], ...], token: str, request: EngineRequest
-) -> bytes:
-    lines = [f"{request.method} {target} HTTP/1.1", f"host: {urlsplit(url).netloc}"]
-    lines += [f"{name}: {value}" for name, value in headers]
-    lines += [f"x-request-id: {request.id}", "accept-encoding: identity"]
+def _head(url: str, target: str, headers: Headers, token: str, request: EngineRequest) -> bytes:
+    own = (
+        f"{request.method} {target} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\n"
+        f"x-request-id: {request.id}\r\naccept-encoding: identity\r\n"
+    )
     if token:
-        lines.append(f"authorization: Bearer {token}")
+        own += f"authorization: Bearer {token}\r\n"
     if request.body.size or request.method in _WITH_BODY:
-        lines.append(f"content-length: {request.body.size}")
-    return "\r\n".join([*lines, "", ""]).encode("ascii")
+        own += f"content-length: {request.body.size}\r\n"
+    return own.encode("ascii") + b"\r\n".join([*map(b": ".join, headers), b"", b""])
 
 
-def request_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
+def request_headers(headers: Headers) -> Headers:
     """Client headers passed to an engine: none that identifies the client, none about the connection."""
     named = _named_by_connection(headers)
-    return tuple(
-        [
-            (name.decode("ascii"), value.decode("ascii"))
-            for name, value in headers
-            if name not in _NOT_FOR_ENGINES
-            and name not in named
-            and not name.startswith(b"x-forwarded-")
-            and _PRINTABLE.fullmatch(name)
-            and _PRINTABLE.fullmatch(value)
-        ]
-    )
+    return [
+        one
+        for one in headers
+        if one[0] not in _NOT_FOR_ENGINES
+        and one[0] not in named
+        and not one[0].startswith(_FORWARDED)
+        and _PRINTABLE.fullmatch(b"".join(one))
+    ]
 
 
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:
-    lines = [value for name, value in headers if name == b"connection"]
-    return frozenset([token.strip().lower() for line in lines for token in line.split(b",")])
+    lines = b",".join([value for name, value in headers if name == b"connection"])
+    return frozenset([token.strip().lower() for token in lines.split(b",")]) if lines else _NONE

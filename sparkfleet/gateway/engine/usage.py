@@ -1,4 +1,4 @@
-"""Reads usage and timing from an answer while its bytes pass, at a few microseconds per chunk.
+"""Reads usage and timing from an answer while its bytes pass, at a microsecond per chunk.
 
 It decodes nothing on the way: it keeps the first and the last kilobytes, and searches them for `usage` at the end.
 """
@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import sub
 from time import perf_counter
 from typing import Any, NamedTuple
 
 _HEAD = 4 << 10
 """Bytes kept from the start: Anthropic's streams have the prompt's tokens in their first event."""
 _TAIL = 8 << 10
+_FRESH = 24 << 10
+"""Bytes that are noted before they are counted: about a hundred tokens of a chat."""
 _MOST_REPORTS = 16
 """Matches that are tried, from the last: an answer may echo a client's schema, nested a thousand times."""
 _EVENT = b"\ndata:"
@@ -32,19 +35,22 @@ class Usage(NamedTuple):
 
 
 class UsageMeter:
-    """Watches one answer.
+    """Watches one answer. A chunk is only noted with its time, and many are counted at once: counts are those of the last
+    `settle`.
 
     Args:
         started: time at which the engine could begin, on `clock`.
-        on_gap: called with the seconds between two chunks, as they arrive.
+        on_gaps: called with the seconds between chunks, of many at once.
     """
 
     __slots__ = (
+        "_arrivals",
         "_clock",
         "_edge",
+        "_fresh",
         "_head",
         "_last",
-        "_on_gap",
+        "_on_gaps",
         "_started",
         "_tail",
         "chunks",
@@ -56,7 +62,7 @@ class UsageMeter:
     def __init__(
         self,
         started: float,
-        on_gap: Callable[[float], None] | None = None,
+        on_gaps: Callable[[Sequence[float]], None] | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self.chunks = 0
@@ -67,46 +73,59 @@ class UsageMeter:
         self.first_s = 0.0
         """Seconds from `started` to the first chunk."""
         self._started = started
-        self._last = started
-        self._on_gap = on_gap
+        self._last: float | None = None
+        self._on_gaps = on_gaps
         self._clock = clock
+        self._arrivals: list[float] = []
+        self._fresh = bytearray()
+        """Bytes that are not counted."""
         self._edge = b"\n"
-        self._head = b""
-        self._tail = bytearray()
+        self._head = self._tail = b""
 
     def feed(self, chunk: bytes) -> None:
         """Takes one chunk at the moment of its arrival."""
-        now = self._clock()
-        if not self.chunks:
-            self.first_s = now - self._started
-        elif self._on_gap is not None:
-            self._on_gap(now - self._last)
-        self._last = now
-        self.chunks += 1
+        self._arrivals.append(self._clock())
+        self._fresh += chunk
+        if len(self._fresh) > _FRESH:
+            self.settle()
+
+    def settle(self) -> None:
+        """Counts what has arrived."""
+        arrivals, self._arrivals = self._arrivals, []
+        if not arrivals:
+            return
+        self.chunks += len(arrivals)
+        if self._last is None:
+            self.first_s = arrivals[0] - self._started
+        else:
+            arrivals.insert(0, self._last)
+        self._last = arrivals[-1]
+        if self._on_gaps is not None:
+            self._on_gaps(list(map(sub, arrivals[1:], arrivals)))
+        fresh, self._fresh = bytes(self._fresh), bytearray()
         # A line may be cut anywhere: the last bytes are searched again, one fewer than a match needs.
-        text = self._edge + chunk
+        text = self._edge + fresh
         self.events += text.count(_EVENT)
         self._edge = text[1 - len(_EVENT) :]
         if self.size < _HEAD:
-            self._head += chunk[: _HEAD - self.size]
-        self.size += len(chunk)
-        tail = self._tail
-        tail += chunk[-_TAIL:]
-        if len(tail) > 4 * _TAIL:
-            del tail[:-_TAIL]
+            self._head += fresh[: _HEAD - self.size]
+        self.size += len(fresh)
+        self._tail = (self._tail + fresh[-_TAIL:])[-_TAIL:]
 
     @property
     def beginning(self) -> bytes:
         """The first kilobytes of the answer."""
-        return bytes(self._head)
+        return self._head
 
     @property
     def ends_between_events(self) -> bool:
         """True if the text so far ends an event, so that another one may follow."""
+        self.settle()
         return self.size == 0 or self._tail.endswith((b"\n\n", b"\r\n\r\n"))
 
     def usage(self) -> Usage:
         """Token usage in the engine's answer; the last of several running totals."""
+        self.settle()
         found = Usage()
         for report in self._reports():
             found = Usage(
@@ -117,7 +136,7 @@ class UsageMeter:
     def _reports(self) -> Iterator[dict[str, Any]]:
         if self.size > _TAIL:
             yield from _usage_objects(self._head)
-        yield from _usage_objects(bytes(self._tail[-_TAIL:]))
+        yield from _usage_objects(self._tail)
 
 
 def _usage_objects(data: bytes) -> Iterator[dict[str, Any]]:

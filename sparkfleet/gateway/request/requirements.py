@@ -7,7 +7,7 @@ validated: parts of an unknown form have no requirements, and the engine reports
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, get_args
 
 from sparkfleet.gateway.request.media import may_name_media, media_urls, one_per_host
@@ -28,12 +28,13 @@ VISUAL = frozenset(
 (0.32, `renderers/chat_utils.py`), which also accepts parts with such a field and no type."""
 AUDIBLE = frozenset({"audio", "audio_embeds", "audio_url", "input_audio"})
 
-_PROMPTS = ("instructions", "system", "messages", "input", "prompt")
-"""Fields of the APIs with the input of a model, in the order in which engines put them together."""
-_COMPARED = ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2", "data")
+_WITH_MEDIA = ("instructions", "system", "messages", "input")
+"""Fields of the APIs with the input of a model, in the order in which engines put them together. The last one, `prompt`, has
+texts and token ids only: it names no media."""
+_COMPARED = frozenset(
+    ("query", "queries", "documents", "items", "text_1", "text_2", "data_1", "data_2", "data")
+)
 """Fields of /v1/rerank, /v1/score, /v1/classify and /v1/pooling, whose texts may be parts with images, too."""
-_WITH_MEDIA = (*(name for name in _PROMPTS if name != "prompt"), *_COMPARED)
-"""Fields whose parts may name media by URL: a `prompt` has texts and token ids only."""
 _INSIDE = ("content", "text", "output", "source")
 """Fields of messages, parts and tool results with input. Not the arguments of calls: they are the tool's own data. The
 source of a document of Anthropic's API may have parts of its own."""
@@ -88,6 +89,8 @@ class Requirements(NamedTuple):
     @property
     def abilities(self) -> tuple[Ability, ...]:
         """The requirements that a group must meet."""
+        if not (self.vision or self.tools):
+            return ()
         return tuple([ability for ability in _ABILITIES if getattr(self, ability)])
 
 
@@ -99,8 +102,10 @@ def needs_of(document: dict[str, Any]) -> Requirements:
     vision = audio = False
     tokens = least = 0
     texts: list[str] = []
+    naming: list[dict[str, Any]] = []
+    with_media, prompt = _parts(document, _WITH_MEDIA), _parts(document, ("prompt",))
     counted: list[object] = [document[name] for name in ("tools", "functions") if name in document]
-    for part in islice(_parts(document), _MOST_PARTS):
+    for part in islice(chain(with_media, prompt), _MOST_PARTS):
         if isinstance(part, str):
             tokens += _most_tokens(part)
             least += len(part) // (_MOST_CHARACTERS_PER_TOKEN if part.isascii() else 4)
@@ -112,9 +117,15 @@ def needs_of(document: dict[str, Any]) -> Requirements:
             if not _COUNTED.isdisjoint(part):
                 counted += [part[name] for name in _COUNTED if name in part]
             audio = audio or _is_one_of(part, AUDIBLE)
+            if may_name_media(part):
+                naming.append(part)
         elif isinstance(part, int):  # a prompt may be a list of token ids
             tokens += 1
             least += 1
+    # What has not been read, and what is not part of a prompt.
+    compared = () if _COMPARED.isdisjoint(document) else _parts(document, _COMPARED)
+    further = chain(with_media, compared)
+    naming += [part for part in further if isinstance(part, dict) and may_name_media(part)]
     if counted:
         tokens += _most_tokens('", "'.join(islice(_json_texts(counted), _MOST_PARTS)))
     return Requirements(
@@ -128,13 +139,14 @@ def needs_of(document: dict[str, Any]) -> Requirements:
         prefix=prefix_of(
             texts, "\0".join([given for name in _SALTS if isinstance(given := document.get(name), str)])
         ),
-        media=_media(document),
+        media=one_per_host(url for part in naming for url in media_urls(part)) if naming else (),
     )
 
 
 def can(group: GroupEntry, needs: Requirements) -> bool:
     """True if a group meets the requirements, as far as its capabilities are known."""
-    return all(getattr(group, ability) is not False for ability in needs.abilities)
+    wanted = needs.abilities
+    return not wanted or all(getattr(group, ability) is not False for ability in wanted)
 
 
 def lacking(groups: Iterable[GroupEntry], needs: Requirements) -> tuple[Ability, ...]:
@@ -148,11 +160,14 @@ def lacking(groups: Iterable[GroupEntry], needs: Requirements) -> tuple[Ability,
 
 def too_small(groups: Iterable[GroupEntry], needs: Requirements) -> GroupEntry | None:
     """The group with the largest context if the prompt certainly exceeds all of them; None if it may fit somewhere."""
-    known = tuple(groups)
-    if not known or any(group.context is None for group in known):
-        return None
-    largest = max(known, key=lambda group: group.context or 0)
-    return largest if needs.least_tokens > (largest.context or 0) else None
+    largest: GroupEntry | None = None
+    most = -1
+    for group in groups:
+        if group.context is None:
+            return None
+        if group.context > most:
+            largest, most = group, group.context
+    return largest if needs.least_tokens > most else None
 
 
 def doubts(
@@ -172,16 +187,8 @@ def doubts(
     return unknown, (needs.tokens - context if context is not None and needs.tokens > context else 0)
 
 
-def _media(document: dict[str, Any]) -> tuple[str, ...]:
-    """A URL of each host that a request names media of."""
-    named = [
-        part for part in _parts(document, _WITH_MEDIA) if isinstance(part, dict) and may_name_media(part)
-    ]
-    return one_per_host(url for part in named for url in media_urls(part)) if named else ()
-
-
-def _parts(document: dict[str, Any], fields: Iterable[str] = _PROMPTS) -> Iterator[object]:
-    """The whole input of the model: texts, messages, parts, token ids. At any depth, without recursion."""
+def _parts(document: dict[str, Any], fields: Iterable[str]) -> Iterator[object]:
+    """The input of the model in these fields: texts, messages, parts, token ids. At any depth, without recursion."""
     left = [iter([document[name] for name in fields if name in document])]
     while left:
         for part in left[-1]:

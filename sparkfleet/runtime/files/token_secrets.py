@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 from typing import Protocol
 
 from pydantic import Field
@@ -19,6 +20,7 @@ def is_secret(text: str) -> bool:
     return _SECRET.fullmatch(text) is not None
 
 
+@lru_cache(maxsize=64)  # the gateway compares marks at each request
 def mark_of(secret: str) -> str:
     """Name of a secret that may be shown: eight hexadecimal digits of a hash of its 256 random bits."""
     return hashlib.sha256(b"sparkfleet secret mark\0" + secret.encode()).hexdigest()[:8]

@@ -37,7 +37,7 @@ async def never() -> Message:
 
 @pytest.mark.parametrize("chunks", [(b"",), (b"0123456789",), (b"01234", b"", b"56789")])
 async def test_a_body_is_put_together(chunks: tuple[bytes, ...]) -> None:
-    body = await read_body([], sending(*chunks), SMALL, held())
+    body = await read_body({}, sending(*chunks), SMALL, held())
     assert body.whole() == b"".join(chunks)
 
 
@@ -64,20 +64,20 @@ class WithBody:
 async def test_a_body_that_has_arrived_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(asyncio, "timeout")
     budget = BodyBudget()
-    body = await read_body([], never, SMALL, HeldBody(budget, "key-1"), WithBody(b"0123456789"))
+    body = await read_body({}, never, SMALL, HeldBody(budget, "key-1"), WithBody(b"0123456789"))
     assert (body.whole(), budget.held) == (b"0123456789", 10)
 
 
 async def test_a_body_that_has_arrived_has_the_same_limit() -> None:
     with pytest.raises(ApiError) as caught:
-        await read_body([], never, SMALL, held(), WithBody(b"0123456789a"))
+        await read_body({}, never, SMALL, held(), WithBody(b"0123456789a"))
     assert caught.value.status == 413
 
 
 @pytest.mark.parametrize("length", [b"11", b"9" * 18, b"9" * 5000])
 async def test_a_body_that_says_it_is_too_long_is_not_read(length: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        await read_body([(b"content-length", length)], never, SMALL, held())
+        await read_body({b"content-length": length}, never, SMALL, held())
     assert caught.value.status == 413
 
 
@@ -89,7 +89,7 @@ async def test_a_body_that_does_not_say_is_refused_where_it_becomes_too_long() -
         return {"type": "http.request", "body": b"0123", "more_body": True}
 
     with pytest.raises(ApiError) as caught:
-        await read_body([], receive, SMALL, held())
+        await read_body({}, receive, SMALL, held())
     assert caught.value.status == 413
     assert len(sent) == 3
 
@@ -97,13 +97,13 @@ async def test_a_body_that_does_not_say_is_refused_where_it_becomes_too_long() -
 @pytest.mark.parametrize("length", [b"-1", b"1e3", b"", b"+5", b"5, 5"])
 async def test_a_length_that_is_none_is_refused(length: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        await read_body([(b"content-length", length)], never, SMALL, held())
+        await read_body({b"content-length": length}, never, SMALL, held())
     assert caught.value.status == 400
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     with pytest.raises(ApiError, match=r"1 bytes of it in 0 s") as caught:
-        await read_body([], sending(b"a", ends=False), SMALL, held())
+        await read_body({}, sending(b"a", ends=False), SMALL, held())
     assert caught.value.status == 408
     assert (b"connection", b"close") in caught.value.headers
 
@@ -117,7 +117,7 @@ async def test_a_body_that_goes_on_arriving_has_more_time() -> None:
         return {"type": "http.request", "body": chunks.pop(), "more_body": bool(chunks)}
 
     limits = SMALL.model_copy(update={"body_rate": 1.0})
-    assert (await read_body([], receive, limits, held())).size == 8
+    assert (await read_body({}, receive, limits, held())).size == 8
 
 
 async def test_a_client_that_hangs_up_is_gone() -> None:
@@ -125,7 +125,7 @@ async def test_a_client_that_hangs_up_is_gone() -> None:
         return {"type": "http.disconnect"}
 
     with pytest.raises(ClientGone):
-        await read_body([], receive, SMALL, held())
+        await read_body({}, receive, SMALL, held())
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def test_the_second_request_is_routed_as_one_whose_beginning_is_known():
 
     def prefix(hash_):
         data = request(hash_=hash_, messages=[{"role": "user", "content": "word " * 2000}])
-        return parse_target(b"", [], changed(data)).needs.prefix
+        return parse_target(b"", {}, changed(data)).needs.prefix
 
     assert len(prefix("fa690")) > 4
     assert prefix("fa690") == prefix("97bd6")

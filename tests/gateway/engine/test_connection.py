@@ -87,7 +87,7 @@ async def running(*pieces: bytes | None) -> AsyncIterator[tuple[RawEngine, Upstr
 
 def request(body: bytes = b"{}", method: str = "POST") -> EngineRequest:
     return EngineRequest(
-        "req-1", method, "/v1/completions", (("content-type", "application/json"),), RequestBody(body)
+        "req-1", method, "/v1/completions", ((b"content-type", b"application/json"),), RequestBody(body)
     )
 
 

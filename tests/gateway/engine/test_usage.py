@@ -30,6 +30,7 @@ def metered(*chunks: bytes) -> UsageMeter:
     meter = UsageMeter(0.0)
     for chunk in chunks:
         meter.feed(chunk)
+    meter.settle()
     return meter
 
 
@@ -107,9 +108,10 @@ def test_events_are_counted_however_lines_end() -> None:
 def test_times_are_those_of_the_clock() -> None:
     ticks = iter([10.5, 10.6, 11.0])
     gaps: list[float] = []
-    meter = UsageMeter(10.0, gaps.append, lambda: next(ticks))
+    meter = UsageMeter(10.0, gaps.extend, lambda: next(ticks))
     for chunk in (b"a", b"b", b"c"):
         meter.feed(chunk)
+        meter.settle()
     assert meter.first_s == pytest.approx(0.5)
     assert gaps == pytest.approx([0.1, 0.4])
     assert meter.chunks == 3
