@@ -34,7 +34,7 @@ from paced.fixed_picker import FixedPicker
 from sparkfleet.gateway.access.keys import digest, generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 ITL_MS = 10.0

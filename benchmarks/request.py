@@ -32,7 +32,7 @@ from paced.engine import _HEAD, _TOKEN, Pace
 from sparkfleet.gateway.access.keys import digest
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.serve_picker import ServePicker
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.page.page_app import PageApp
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 from sparkfleet.runtime.still_heap import StillHeap

@@ -42,7 +42,7 @@ from sparkfleet.gateway.admission import slot
 from sparkfleet.gateway.admission.slot import LEARN_S
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.routing_table import GroupEntry, GroupSpeed, KeyEntry, ModelEntry, RoutingTable
 
 REQUEST_S = 120.0

@@ -15,8 +15,7 @@ from typing import TypeVar, cast
 
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import gateway_away, too_many_connections
-from sparkfleet.gateway.listening import EntryOrder
-from sparkfleet.gateway.server_socket import (
+from sparkfleet.gateway.http.server_socket import (
     ADDRESS_SHARE,
     BACKLOG,
     CONNECTIONS,
@@ -25,6 +24,7 @@ from sparkfleet.gateway.server_socket import (
     listening_socket,
     watch_peer,
 )
+from sparkfleet.gateway.listening import EntryOrder
 
 P = TypeVar("P", bound=asyncio.Protocol)
 

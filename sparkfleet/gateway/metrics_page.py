@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.asgi import App, Receive, Scope, Send, respond
-from sparkfleet.gateway.http_server import Server, serve
+from sparkfleet.gateway.http.http_server import Server, serve
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.ports import free_port
 

@@ -21,8 +21,8 @@ from sparkfleet.gateway.accounting.usage_journal import UsageJournal
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.body.body_budget import BUDGET_BYTES
 from sparkfleet.gateway.engine.serve_picker import ServePicker
-from sparkfleet.gateway.http_server import Server
-from sparkfleet.gateway.http_server import serve as listen
+from sparkfleet.gateway.http.http_server import Server
+from sparkfleet.gateway.http.http_server import serve as listen
 from sparkfleet.gateway.listening import GatewayListening, GatewayTls, stored_listening
 from sparkfleet.gateway.metrics_page import serve_metrics
 from sparkfleet.gateway.page.page_app import PageApp

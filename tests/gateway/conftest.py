@@ -18,7 +18,7 @@ from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.http_server import Server, serve
+from sparkfleet.gateway.http.http_server import Server, serve
 from sparkfleet.gateway.routing_table import GroupEntry, KeyEntry, ModelEntry, RoutingTable
 
 TOKEN = "internal-token"

@@ -15,8 +15,8 @@ from sparkfleet.controlplane.state.head_address import name_on_network
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway import entry as entry_module
 from sparkfleet.gateway.entry import MOST, EntryServer
+from sparkfleet.gateway.http.server_socket import ADDRESS_SHARE, CONNECTIONS
 from sparkfleet.gateway.listening import EntryOrder
-from sparkfleet.gateway.server_socket import ADDRESS_SHARE, CONNECTIONS
 
 HOST = "127.0.0.1"
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter

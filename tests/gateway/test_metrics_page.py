@@ -3,7 +3,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.metrics_page import metrics_app, serve_metrics
 from sparkfleet.telemetry.metrics import GatewayMetrics
 

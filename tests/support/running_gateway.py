@@ -14,7 +14,7 @@ from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.access.limits import RequestLimits
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.page.fleet_change import FleetAnswer
 from sparkfleet.gateway.page.fleet_view import FleetView
 from sparkfleet.gateway.page.page_app import PageApp

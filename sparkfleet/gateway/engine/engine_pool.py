@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sparkfleet.gateway.engine.connection import EngineConnection
-from sparkfleet.gateway.server_socket import watch_peer
+from sparkfleet.gateway.http.server_socket import watch_peer
 
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""

@@ -18,7 +18,7 @@ from static_picker import StaticPicker
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.certificates import DAYS, CertificateStore, check_files
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.http_server import Server, serve
+from sparkfleet.gateway.http.http_server import Server, serve
 from sparkfleet.gateway.listening import GatewayTls
 
 SECRET = b"5" * 64

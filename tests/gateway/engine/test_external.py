@@ -18,7 +18,7 @@ from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine import engine_pool
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.external import KeyUnusable, read_key, target_of
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.listening import GatewayTls
 from sparkfleet.gateway.routing_table import ExternalAddress, GroupEntry, ModelEntry, RoutingTable
 

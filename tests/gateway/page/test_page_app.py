@@ -13,7 +13,7 @@ from static_picker import StaticPicker
 from sparkfleet.engines.fake import FakeEngine, Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, GROUPS, LOGS, NODES
 from sparkfleet.gateway.page.fleet_change import LOG_LINES, FleetAnswer
 from sparkfleet.gateway.page.fleet_view import DeploymentView, EventView, FleetView, NodeView, StoppedView

@@ -15,7 +15,7 @@ from sparkfleet.engines.fake.pace import Pace
 from sparkfleet.gateway.access.keys import generate
 from sparkfleet.gateway.app import GatewayApp
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
-from sparkfleet.gateway.http_server import serve
+from sparkfleet.gateway.http.http_server import serve
 from sparkfleet.gateway.page.fleet_change import FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import (
     BandView,

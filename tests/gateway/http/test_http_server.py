@@ -16,13 +16,13 @@ import pytest
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.errors import ControlError
-from sparkfleet.gateway import client_connection, http_answers
 from sparkfleet.gateway.accounting.request_record import RequestRecord
 from sparkfleet.gateway.asgi import ClientGone, Receive, Scope, Send, WhileConnected, direct_writer, respond
 from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.connection import EngineConnection
 from sparkfleet.gateway.engine.exchange import EngineExchange
-from sparkfleet.gateway.http_server import Server, serve
+from sparkfleet.gateway.http import client_connection, http_answers
+from sparkfleet.gateway.http.http_server import Server, serve
 
 if TYPE_CHECKING:
     from conftest import Door

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import uvicorn
 
 from sparkfleet.gateway.asgi import App
-from sparkfleet.gateway.client_connection import HEAD_BYTES, HEAD_S, ClientConnection
-from sparkfleet.gateway.server_socket import BACKLOG, Connections, connection_limit, listening_socket
+from sparkfleet.gateway.http.client_connection import HEAD_BYTES, HEAD_S, ClientConnection
+from sparkfleet.gateway.http.server_socket import BACKLOG, Connections, connection_limit, listening_socket
 
 TICK_S = 1.0
 """Pause between two looks at the deadlines of connections, and two dates in the headers of answers."""

@@ -24,8 +24,8 @@ from sparkfleet.gateway.access.limits import has_body
 from sparkfleet.gateway.asgi import DIRECT, Headers, Scope, respond
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import bad_request, headers_too_large, too_many_connections
-from sparkfleet.gateway.http_answers import ClientAnswer
-from sparkfleet.gateway.server_socket import Connections
+from sparkfleet.gateway.http.http_answers import ClientAnswer
+from sparkfleet.gateway.http.server_socket import Connections
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sparkfleet.gateway import server_socket
-from sparkfleet.gateway.server_socket import Connections
+from sparkfleet.gateway.http import server_socket
+from sparkfleet.gateway.http.server_socket import Connections
 
 
 def test_connections_are_counted_by_address() -> None:

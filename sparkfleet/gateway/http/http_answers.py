@@ -98,7 +98,7 @@ class ClientAnswer:
         self._changed = False
         """True if there is something to receive."""
         self.body = bytearray()
-        """What has arrived of the request's body and was not received."""
+        """Bytes of the request that have arrived and were not received."""
         self.more_body = True
         """True until all of it has arrived."""
         self.begun = self.complete = False
