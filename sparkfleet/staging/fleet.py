@@ -9,7 +9,8 @@ from typing import TypeVar
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.remote.channel import Channel
 from sparkfleet.staging.agent.hash_tree import SealRequest
-from sparkfleet.staging.agent.images import ImageHeld, ImageRequest
+from sparkfleet.staging.agent.held_image import ImageHeld
+from sparkfleet.staging.agent.images import ImageRequest
 from sparkfleet.staging.agent.scan import LookRequest, NodeScan
 from sparkfleet.staging.agent.staged_images import StagedImages, StagedImagesRequest
 from sparkfleet.staging.agent_client import LIMIT_S, Line, call

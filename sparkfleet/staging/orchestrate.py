@@ -10,8 +10,9 @@ from typing import TypeVar
 from sparkfleet.errors import NodeError
 from sparkfleet.remote.channel import Channel
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.staging.agent.held_image import ImageHeld
 from sparkfleet.staging.agent.hub_download import PullRequest
-from sparkfleet.staging.agent.images import ImageHeld, ImageRequest, staged_name
+from sparkfleet.staging.agent.images import ImageRequest, staged_name
 from sparkfleet.staging.agent.scan import HeldVersion, LookRequest, NodeScan
 from sparkfleet.staging.agent.transfer import Arrived
 from sparkfleet.staging.copy_executor import run_copies
@@ -269,21 +270,33 @@ class _Stager:
         look = ImageRequest(action="look", image=self._name)
         everybody = (*self._fleet.channels, *self._need.nodes)
         seen = await self._fleet.images(everybody, look, self._need.nodes)
-        lacking = [node for node in self._need.nodes if not seen[node].id]
-        if lacking and not any(held.id for held in seen.values()):
-            node, seen[node] = await self._fleet.pull(self._name, lacking)
-            lacking.remove(node)
-        if lacking:
-            await self._send_image(seen, lacking)
+        lacking = [node for node in self._need.nodes if not seen[node].runs_here]
+        for machine in dict.fromkeys(seen[node].machine for node in lacking):
+            await self._get_image(seen, machine, [node for node in lacking if seen[node].machine == machine])
         paths = dict.fromkeys(self._need.nodes, name)
         return Staged(wanted=self._need.wanted, paths=paths, moved_bytes=self._moved)
 
-    async def _send_image(self, seen: Mapping[str, ImageHeld], lacking: Sequence[str]) -> None:
+    async def _get_image(self, seen: Mapping[str, ImageHeld], machine: str, lacking: list[str]) -> None:
+        """Get it to nodes of one architecture: from nodes that have it for these processors, or from its registry, once."""
+        holders = [node for node, held in seen.items() if held.id and held.runs_on(machine)]
+        if not holders:
+            for node in (node for node, held in seen.items() if held.id):
+                text = (
+                    f"has it for {seen[node].architecture}, and {', '.join(lacking)} needs it for {machine}"
+                )
+                self._fleet.notify("note", self._name, node, text)
+            pulled = (await self._fleet.pull(self._name, lacking))[0]
+            holders = [pulled]
+            lacking.remove(pulled)
+        if lacking:
+            await self._send_image(holders, lacking)
+
+    async def _send_image(self, holders: Sequence[str], lacking: Sequence[str]) -> None:
         """Send it as an archive: saved on one node, copied as a directory, loaded on the others, then removed."""
         request = ImageRequest(
             action="save", image=self._name, reserve_bytes=self._fleet.settings.reserve_bytes
         )
-        source = self._best_source([node for node in seen if seen[node].id], lacking[0])
+        source = self._best_source(holders, lacking[0])
         self._fleet.notify("image", self._name, source, "saving the image as an archive")
         await self._fleet.images((source,), request, (source,))
         manifest = (await self._fleet.seal("image", self._name, (source,)))[source]

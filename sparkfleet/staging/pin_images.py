@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sparkfleet.remote.channel import Channel
-from sparkfleet.staging.agent.images import LOCAL, ImageHeld, ImageRequest
+from sparkfleet.staging.agent.held_image import ImageHeld
+from sparkfleet.staging.agent.images import LOCAL, ImageRequest
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.progress import OnProgress, silent
@@ -34,7 +35,7 @@ async def pin(
     *,
     settings: StagingSettings | None = None,
 ) -> Pinned | None:
-    """Resolve an image's tag. Images on nodes come first; the registry is queried if no node has one.
+    """Resolve an image's tag. Images on nodes come first; the registry is queried if no node has one for these processors.
 
     Args:
         channels: to every node. One that needs nothing and does not answer is left out.
@@ -68,10 +69,17 @@ async def pin(
 
 
 async def _held(staging: StagingNodes, need: Need) -> dict[str, ImageHeld]:
-    """Images on nodes under the tag, those of the nodes that run it first, in their order."""
+    """Images on nodes under the tag, those of the nodes that run it first, in their order.
+
+    Images that none of these nodes can run, because they are for other processors, are left out.
+    """
     nodes, needed = (*need.nodes, *staging.channels), () if need.hub == "never" else need.nodes
     seen = await staging.images(nodes, ImageRequest(action="look", image=need.wanted.name), needed)
-    return {node: held for node, held in seen.items() if held.id}
+    machines = {seen[node].machine for node in need.nodes if node in seen} or {""}
+    return {
+        node: held for node, held in seen.items()
+        if held.id and any(map(held.runs_on, machines)) and (held.runs_here or node not in need.nodes)
+    }  # fmt: skip
 
 
 def _first(tag: str, held: Mapping[str, ImageHeld]) -> Pinned:

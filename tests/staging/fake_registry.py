@@ -7,12 +7,16 @@ from pathlib import Path
 
 from aiohttp import web
 
+ONE_BUILD = "application/vnd.oci.image.manifest.v1+json"
+"""Type of a manifest that does not name its own."""
+
 
 class FakeRegistry:
     """Has one image, under every name and tag that it is asked for.
 
     Args:
-        layout: the image, as `podman save --format oci-dir` writes it.
+        layout: the image, as `podman save --format oci-dir` writes it; or builds of it for several architectures, as
+            `podman manifest push --all` writes them.
     """
 
     def __init__(self, layout: Path) -> None:
@@ -20,7 +24,7 @@ class FakeRegistry:
         (entry,) = json.loads((layout / "index.json").read_text())["manifests"]
         self._kind: str = entry["mediaType"]
         self.digest: str = entry["digest"].removeprefix("sha256:")
-        """Of its manifest."""
+        """Of its manifest, or of the list of its builds."""
 
     def app(self) -> web.Application:
         """Routes of the registry."""
@@ -34,11 +38,14 @@ class FakeRegistry:
         return web.json_response({})
 
     async def _manifest(self, request: web.Request) -> web.Response:
-        wanted = request.match_info["reference"]
-        if wanted.startswith("sha256:") and wanted != f"sha256:{self.digest}":
+        _, by_digest, digest = request.match_info["reference"].partition("sha256:")
+        digest = digest if by_digest else self.digest
+        if not (self._blobs / digest).is_file():
             raise web.HTTPNotFound
-        headers = {"content-type": self._kind, "docker-content-digest": f"sha256:{self.digest}"}
-        return web.Response(body=(self._blobs / self.digest).read_bytes(), headers=headers)
+        body = (self._blobs / digest).read_bytes()
+        kind = self._kind if digest == self.digest else json.loads(body).get("mediaType", ONE_BUILD)
+        headers = {"content-type": kind, "docker-content-digest": f"sha256:{digest}"}
+        return web.Response(body=body, headers=headers)
 
     async def _blob(self, request: web.Request) -> web.Response:
         file = self._blobs / request.match_info["digest"].removeprefix("sha256:")

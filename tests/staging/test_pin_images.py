@@ -8,6 +8,7 @@ import json
 import pytest
 from node_storage import Apart
 
+from sparkfleet.staging.agent.image_architectures import own_architecture
 from sparkfleet.staging.errors import StagingError
 from sparkfleet.staging.pin_images import pin
 from sparkfleet.staging.settings import Need
@@ -39,8 +40,9 @@ class Dockers:
         (self._program / "docker").write_text(DOCKER)
         (self._program / "docker").chmod(0o755)
 
-    def node(self, name, has=None, registry=None, repository=REPOSITORY, like_id=False):
-        """`repository`: of what it has; `like_id`: with a digest that is its id, as in docker on containerd's store."""
+    def node(self, name, has=None, registry=None, repository=REPOSITORY, like_id=False, foreign=False):
+        """`repository`: of what it has; `like_id`: with a digest that is its id, as in docker on containerd's store;
+        `foreign`: what it has is for other processors."""
         own = self.root / name
         for kind, image in (("images", has), ("registry", registry)):
             (own / kind).mkdir(parents=True)
@@ -50,6 +52,8 @@ class Dockers:
                     "Size": 1,
                     "RepoDigests": [f"{repository}@sha256:{digest(image)}"],
                 }
+                if foreign and kind == "images":
+                    told["Architecture"] = {"amd64": "arm64", "arm64": "amd64"}[own_architecture()]
                 (own / kind / TAG.translate(str.maketrans("/:@", "___"))).write_text(json.dumps([told]))
         self.channels[name] = Apart(name, {"PATH": f"{self._program}:/usr/bin:/bin", "NODE_DIR": str(own)})
 
@@ -96,6 +100,22 @@ async def test_if_no_node_has_it_the_first_one_that_can_pulls(dockers):
     dockers.node("n2", registry="new")
     found = await dockers.pin("n1", "n2")
     assert (found.image, found.node) == (reference("new"), "n2")
+
+
+async def test_an_image_for_other_processors_does_not_count(dockers):
+    """A tag's list of builds has one digest, but a build of its own may have been pulled by its digest, or loaded."""
+    dockers.node("n1", registry="new")
+    dockers.node("n2", has="old", foreign=True)
+    found = await dockers.pin("n1")
+    assert (found.image, found.node, found.others) == (reference("new"), "n1", ())
+
+
+async def test_nor_on_the_node_that_needs_it(dockers):
+    dockers.node("n1", has="old", registry="new", foreign=True)
+    dockers.node("n2")
+    found = await dockers.pin("n1", "n2")
+    assert (found.image, found.node) == (reference("new"), "n1")
+    assert await dockers.pin("n2", hub="never") is not None, "n1 has pulled it"
 
 
 async def test_the_registry_is_queried_for_a_newer_image_only_if_required(dockers):

@@ -124,6 +124,9 @@ def ray_environment(paths: FleetPaths, base: Mapping[str, str] = os.environ) -> 
         "RAY_worker_niceness": "0",
         # On unified memory Ray's monitor counts the engine's weights and kills it while it loads.
         "RAY_memory_monitor_refresh_ms": "0",
+        # Ray compares patch releases, too, and a node with another one never joins: 3.12.3 beside 3.12.12. What it sends
+        # between nodes, bytecode included, is the same for all of a minor version.
+        "RAY_DEFAULT_PYTHON_VERSION_MATCH_LEVEL": "minor",
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray would serve the metrics of its autoscaler and dashboard on every interface. There is no off switch but a port
         # that cannot be bound: Ray logs that once and goes on (Ray 2.60; docs/decisions.md).

@@ -10,9 +10,7 @@ on a node and never pushed has none: its id may take that place.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -24,6 +22,15 @@ from sparkfleet.hostfacts.container import CONTAINERD_DRIVER, CONTAINERD_STORE, 
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import execute
 from sparkfleet.runtime.containers.container_tools import TOOLS, is_used
+from sparkfleet.staging.agent.held_image import (
+    REFERENCE,
+    TAGGED,
+    ImageHeld,
+    described,
+    in_full,
+    repository_of,
+)
+from sparkfleet.staging.agent.image_architectures import OTHER_BUILD, is_without_build, own_architecture
 from sparkfleet.staging.agent.protocol import LineReporter, program
 from sparkfleet.staging.agent.transfer import RESERVE_BYTES, demand_room
 from sparkfleet.staging.errors import StagingError
@@ -38,9 +45,6 @@ LOCAL = "localhost/"
 """Prefix of names that no registry serves."""
 STAGED = f"{LOCAL}sparkfleet-staged"
 """Repository of the names that staging gives to images; the tag is the digest."""
-_TAGGED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,254}", re.ASCII)
-_REFERENCE = re.compile(_TAGGED.pattern + r"@sha256:(?P<digest>[0-9a-f]{64})", re.ASCII)
-_ID = re.compile(r"(sha256:)?(?P<hex>[0-9a-f]{64})", re.ASCII)
 
 ImageAction = Literal["look", "pull", "save", "load", "drop"]
 
@@ -66,23 +70,6 @@ class ImageRequest(Value):
     reserve_bytes: int = RESERVE_BYTES
 
 
-class ImageHeld(Value):
-    """Image on a node.
-
-    Attributes:
-        tool: docker or podman.
-        id: by which the tool knows it; "" if the node has nothing. Of Docker with containerd's store (29 and later) it is
-            the digest of its manifest, of others that of its configuration: two nodes may know one image by two ids.
-        digest: its digest in its registry; "" if it has none.
-        size: bytes; unpacked, but for Docker with containerd's store, which counts its packed layers.
-    """
-
-    tool: str = ""
-    id: str = ""
-    digest: str = ""
-    size: int = 0
-
-
 def staged_name(image: str) -> str:
     """Name of a staged image on every node, for engines: `name@digest` is unknown after a load.
 
@@ -101,7 +88,7 @@ class _Images:
     def __init__(self, request: ImageRequest, reporter: LineReporter) -> None:
         self._request = request
         self._reporter = reporter
-        by_tag = request.action in ("look", "pull") and _TAGGED.fullmatch(request.image)
+        by_tag = request.action in ("look", "pull") and TAGGED.fullmatch(request.image)
         self._name = "" if by_tag else staged_name(request.image)
         self._directory = directory_of("image", request.image, request.cache)
         self._archive = self._directory / ARCHIVE
@@ -123,7 +110,9 @@ class _Images:
             case "look":
                 pass
         found = await self._held()
-        if found.id and self._name:
+        if found.id and not found.runs_here and self._request.action in ("pull", "load"):
+            raise _foreign(self._request.image, found)
+        if found.runs_here and self._name:
             await self._run("tag", found.id, self._name, doing="name it")
         return found
 
@@ -143,6 +132,8 @@ class _Images:
             if (silent := (await _asked_tools(self._request.tool))[1]) is not None:
                 silent.what = f"{self._request.image} was not found: {silent.what}"
                 raise silent
+            if (found := await self._held()).id:
+                raise _foreign(self._request.image, found)
             raise StagingError(
                 f"{self._request.image} is not on this node; a localhost/ image was built on a node, no registry has it.",
                 do="Build or load it on one node (`docker load`); sparkfleet copies it to the others.",
@@ -202,27 +193,33 @@ class _Images:
         return named if done.exit_code == 0 and named.is_absolute() else self._directory
 
     async def _held(self) -> ImageHeld:
-        """Find the image by its staged name, its own name, or its id, which may be the reference's digest."""
+        """Find the image by its staged name, its own name, or its id, which may be the reference's digest.
+
+        One for other processors is returned only if there is no other.
+        """
         digest = self._request.image.partition("@sha256:")[2]
+        held = ImageHeld(tool=self._tool, machine=own_architecture())
         for reference in filter(None, (self._name, _untagged(self._request.image), digest)):
             found = await self._inspect(reference)
-            if found.id:
+            if found.runs_here:
                 return found
-        return ImageHeld(tool=self._tool)
+            held = held if held.id else found
+        return held
 
     async def _inspect(self, reference: str) -> ImageHeld:
         done = await _execute((self._tool, "image", "inspect", reference))
         if done.exit_code:
-            return ImageHeld(tool=self._tool)
-        return _described(self._tool, done.stdout, self._request.image)
+            return ImageHeld(tool=self._tool, machine=own_architecture())
+        return described(self._tool, done.stdout, self._request.image)
 
     async def _run(self, *words: str, doing: str) -> None:
         done = await _execute((self._tool, *words))
         if done.exit_code:
             stderr = done.stderr.strip().splitlines()
+            remedy = _REMEDIES.get(words[0], f"Try `{self._tool} {words[0]}` on the node by hand.")
             raise StagingError(
                 f"{self._request.image}: {self._tool} could not {doing}: {shown(stderr[-1]) if stderr else done.exit_code}.",
-                do=_REMEDIES.get(words[0], f"Try `{self._tool} {words[0]}` on the node by hand."),
+                do=OTHER_BUILD if any(map(is_without_build, stderr)) else remedy,
             )
 
 
@@ -232,53 +229,26 @@ _REMEDIES = {
 }
 
 
+def _foreign(image: str, found: ImageHeld) -> StagingError:
+    return StagingError(
+        f"{image} is built for {found.architecture}, and this node is {found.machine}.",
+        means="Its container would end at once: exec format error.",
+        do=OTHER_BUILD,
+    )
+
+
 async def _execute(argv: Sequence[str]) -> Completed:
     return await execute(argv, env=dict(os.environ), timeout_s=LIMIT_S)
-
-
-def in_full(image: str) -> str:
-    """Complete a short name with its registry: podman has no default."""
-    head, slash, _ = image.partition("/")
-    if slash and (head == "localhost" or "." in head or ":" in head):
-        return image
-    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
 
 def _untagged(image: str) -> str:
     """Drop the tag if there is a digest: not every tool accepts both."""
     name, at, digest = image.partition("@")
-    return f"{_repository(name)}@{digest}" if at else image
-
-
-def _repository(name: str) -> str:
-    path, slash, last = name.rpartition("/")
-    return path + slash + last.partition(":")[0]
-
-
-def _described(tool: str, inspected: str, image: str) -> ImageHeld:
-    try:
-        (found,) = json.loads(inspected)
-        size, match = found["Size"], _ID.fullmatch(found["Id"])
-        digest = _published(found.get("RepoDigests") or (), image)
-    except (ValueError, KeyError, TypeError) as error:
-        raise StagingError(f"the output of `{tool} image inspect` has an unknown form: {error!r}.") from error
-    if match is None or not isinstance(size, int):
-        raise StagingError(f"the output of `{tool} image inspect` has an unknown form.")
-    return ImageHeld(tool=tool, id=match["hex"], digest=digest, size=max(size, 0))
-
-
-def _published(references: Sequence[str], image: str) -> str:
-    """Digest of the image in its own repository; "" if it has none. If there are several, any identifies it."""
-    repository = in_full(_repository(image.partition("@")[0]))
-    for reference in references:
-        found = _REFERENCE.fullmatch(reference)
-        if found is not None and in_full(reference.partition("@")[0]) == repository:
-            return found["digest"]
-    return ""
+    return f"{repository_of(name)}@{digest}" if at else image
 
 
 def _digest(image: str) -> str:
-    found = _REFERENCE.fullmatch(image)
+    found = REFERENCE.fullmatch(image)
     if found is None:
         raise StagingError(
             f"{shown(image)} has no digest.",

@@ -1,4 +1,5 @@
 import pytest
+from ray._private import utils as ray_utils
 
 from sparkfleet.controlplane.ray.ray_process import (
     LABEL,
@@ -60,6 +61,25 @@ def test_a_worker_joins_the_head_at_its_own_address(paths):
     assert "--node-ip-address=192.168.100.11" in argv
     assert "--labels=sparkfleet.node=spark2" in argv
     assert "--head" not in argv
+
+
+def test_a_node_with_another_patch_release_of_python_joins_and_one_with_another_minor_does_not(
+    paths, monkeypatch
+):
+    """By itself Ray refuses both: a node with 3.13.5 never joined a head with 3.13.0."""
+    for name, value in ray_environment(paths, {}).items():
+        if name.startswith("RAY_DEFAULT_"):
+            monkeypatch.setenv(name, value)
+    ray_version, python = ray_utils.compute_version_info()
+    major, minor, patch = python.split(".")[:3]
+
+    def check(head_python):
+        known = {"ray_version": ray_version, "python_version": head_python}
+        ray_utils.check_version_info(known, "node 10.0.0.2")
+
+    check(f"{major}.{minor}.{patch}9")
+    with pytest.raises(RuntimeError, match="Version mismatch"):
+        check(f"{major}.{int(minor) + 1}.{patch}")
 
 
 def test_rays_environment_is_safe_and_not_the_users(paths):

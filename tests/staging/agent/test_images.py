@@ -11,7 +11,9 @@ import pytest
 
 from sparkfleet.remote.channel import Completed
 from sparkfleet.staging.agent import images, transfer
-from sparkfleet.staging.agent.images import ImageRequest, in_full, staged_name, work
+from sparkfleet.staging.agent.held_image import ImageHeld
+from sparkfleet.staging.agent.image_architectures import own_architecture
+from sparkfleet.staging.agent.images import ImageRequest, staged_name, work
 from sparkfleet.staging.agent.protocol import LineReporter
 from sparkfleet.staging.agent.scan import HeldVersion, NodeScan
 from sparkfleet.staging.errors import StagingError
@@ -40,22 +42,6 @@ def test_only_looking_and_pulling_do_with_a_tag(action, tmp_path):
     request = ImageRequest(action=action, image="registry.example/vllm:1", cache=str(tmp_path))
     with pytest.raises(StagingError, match="has no digest"):
         work(request, LineReporter())
-
-
-@pytest.mark.parametrize(
-    ("image", "full"),
-    [
-        ("vllm", "docker.io/library/vllm"),
-        ("vllm:0.12", "docker.io/library/vllm:0.12"),
-        ("vllm/vllm-openai:v0.27.1", "docker.io/vllm/vllm-openai:v0.27.1"),
-        (f"vllm/vllm-openai@sha256:{DIGEST}", f"docker.io/vllm/vllm-openai@sha256:{DIGEST}"),
-        ("nvcr.io/nvidia/vllm:26.04-py3", "nvcr.io/nvidia/vllm:26.04-py3"),
-        ("spark1:5000/vllm", "spark1:5000/vllm"),
-        ("localhost/tts:latest", "localhost/tts:latest"),
-    ],
-)
-def test_a_short_name_is_the_docker_hubs(image, full):
-    assert in_full(image) == full
 
 
 def test_a_staged_image_has_one_name_on_every_node():
@@ -134,7 +120,7 @@ async def test_an_image_that_is_not_loaded_leaves_no_archive_at_its_source(machi
         asked.append((request.action, tuple(nodes)))
         if request.action == "load":
             raise StagingError("could not load it")
-        return {node: images.ImageHeld(tool="docker", id=ID if node == "n1" else "") for node in nodes}
+        return {node: ImageHeld(tool="docker", id=ID if node == "n1" else "") for node in nodes}
 
     async def seal(fleet, kind, name, nodes):
         return {"n1": sealed}
@@ -150,6 +136,40 @@ async def test_an_image_that_is_not_loaded_leaves_no_archive_at_its_source(machi
     with pytest.raises(StagingError, match="could not load it"):
         await stage(machines.inventory(*nodes), machines.channels(*nodes), [Need.image(IMAGE, nodes)])
     assert asked[-1] == ("drop", nodes)
+
+
+@pytest.mark.parametrize("holder", ["arm64", "amd64"])
+async def test_an_image_comes_only_from_a_node_that_has_it_for_these_processors(
+    holder, machines, tmp_path, monkeypatch
+):
+    """A Spark got the build of the x86-64 head: one digest, two builds."""
+    asked = []
+    sealed = Manifest(kind="image", name=IMAGE, files=(File(path=images.ARCHIVE, size=1, digest="a" * 64),))
+
+    async def act(fleet, nodes, request, needed):
+        asked.append((request.action, tuple(nodes)))
+        pulled = request.action != "look"
+        return {
+            node: ImageHeld(tool="docker", id=ID if pulled or node == "n0" else "", machine=machine,
+                            architecture=machine if pulled or node == "n0" else "")
+            for node in nodes for machine in [holder if node == "n0" else "arm64"]
+        }  # fmt: skip
+
+    async def seal(fleet, kind, name, nodes):
+        return dict.fromkeys(nodes, sealed)
+
+    async def look(fleet, needed, request):
+        held = HeldVersion(kind="image", name=IMAGE, complete=True, held={images.ARCHIVE: 1})
+        return {node: NodeScan(free_bytes=1 << 40, manifests=(held,)) for node in fleet.channels}
+
+    monkeypatch.setattr(StagingNodes, "images", act)
+    monkeypatch.setattr(StagingNodes, "seal", seal)
+    monkeypatch.setattr(StagingNodes, "look", look)
+    nodes, needed = ("n0", "n1", "n2"), ("n1", "n2")
+    await stage(machines.inventory(*nodes), machines.channels(*nodes), [Need.image(IMAGE, needed)])
+    of_n0 = [("save", ("n0",)), ("load", needed), ("drop", ("n0", *needed))]
+    of_n1 = [("pull", ("n1",)), ("save", ("n1",)), ("load", ("n2",)), ("drop", ("n1", "n2"))]
+    assert asked[1:] == (of_n0 if holder == "arm64" else of_n1)
 
 
 async def test_two_runs_at_once_save_an_image_once(tmp_path, monkeypatch):
@@ -225,6 +245,16 @@ def test_a_tag_is_answered_with_the_digest_that_its_repository_has(tool, tmp_pat
     assert "docker tag" not in tool.log.read_text(), "it is named once it is known for good"
 
 
+def test_of_two_digests_the_one_of_the_list_of_builds_counts(tool, tmp_path):
+    """By the digest of one build, a node of another architecture pulled that build."""
+    both = [f"org/vllm@sha256:{digest}" for digest in ("c" * 64, DIGEST)]
+    tool(answer=described(RepoDigests=both, Digest=f"sha256:{DIGEST}"))
+    found = work(
+        ImageRequest(action="look", image="docker.io/org/vllm:1", cache=str(tmp_path)), LineReporter()
+    )
+    assert found.digest == DIGEST
+
+
 @pytest.mark.parametrize("references", [None, [], [f"localhost/other@sha256:{DIGEST}"]])
 def test_an_image_that_no_registry_has_has_no_digest(tool, tmp_path, references):
     tool(answer=described(RepoDigests=references))
@@ -258,6 +288,49 @@ def test_a_node_without_the_registry_gets_an_error_with_alternatives(tool, tmp_p
     with pytest.raises(StagingError, match=r"could not download it: .no such host") as refused:
         work(ImageRequest(action="pull", image="org/vllm:1", cache=str(tmp_path)), LineReporter())
     assert "`docker load` it on one node" in refused.value.do
+
+
+def other_architecture():
+    return {"amd64": "arm64", "arm64": "amd64"}[own_architecture()]
+
+
+def test_an_image_for_other_processors_is_reported_and_gets_no_staged_name(tool, tmp_path):
+    tool(answer=described(Architecture=other_architecture()))
+    found = work(ImageRequest(action="look", image=IMAGE, cache=str(tmp_path)), LineReporter())
+    assert (found.id, found.architecture, found.machine) == (ID, other_architecture(), own_architecture())
+    assert not found.runs_here
+    assert " tag " not in tool.log.read_text()
+
+
+@pytest.mark.parametrize("image", [IMAGE, "org/vllm:1-other", "localhost/tts:latest"])
+def test_and_is_an_error_when_it_was_pulled(image, tool, tmp_path):
+    """It was staged, and its container ended at once: exec format error."""
+    tool(answer=described(Architecture=other_architecture()))
+    words = f"is built for {other_architecture()}, and this node is {own_architecture()}"
+    with pytest.raises(StagingError, match=words) as refused:
+        work(ImageRequest(action="pull", image=image, cache=str(tmp_path)), LineReporter())
+    assert "exec format error" in refused.value.means
+    assert " tag " not in tool.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "no matching manifest for linux/arm64/v8 in the manifest list entries",
+        'failed to resolve reference "docker.io/org/vllm:1": no match for platform in manifest: not found',
+        "Error: choosing an image from manifest list docker://org/vllm:1: no image found in image index for architecture "
+        'arm64, variant "v8", OS linux',
+    ],
+    ids=["docker", "containerd", "podman"],
+)
+def test_an_image_without_a_build_for_the_node(words, tool, tmp_path):
+    """The remedy was a login."""
+    program = tmp_path / "bin" / "docker"
+    tool()
+    program.write_text(f"#!/bin/sh\ncase $1 in image|pull) echo '{words}' >&2; exit 1;; esac\n")
+    with pytest.raises(StagingError, match="docker could not download it") as refused:
+        work(ImageRequest(action="pull", image="org/vllm:1", cache=str(tmp_path)), LineReporter())
+    assert refused.value.do == "Name an image, or a tag of it, that has a build for this architecture."
 
 
 def test_an_image_built_on_a_node_is_not_requested_from_a_registry(tool, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -17,6 +18,7 @@ import pytest
 from fake_registry import FakeRegistry
 from node_storage import Apart
 
+from sparkfleet.staging.agent.image_architectures import own_architecture
 from sparkfleet.staging.agent.images import staged_name
 from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.orchestrate import stage
@@ -79,13 +81,14 @@ def ask(tool, own, *words):
     return done.stdout.strip()
 
 
-def built(tool, own, directory):
-    """`localhost/tiny:1` in a node's storage."""
+def built(tool, own, directory, *words):
+    """`localhost/tiny:1` in a node's storage, or what other words of `import` ask for."""
     with tarfile.open(directory / "root.tar", "w") as tar:
         entry = tarfile.TarInfo("hello")
         entry.size = 200_000
         tar.addfile(entry, BytesIO(random.Random(0).randbytes(200_000)))  # no tool packs it smaller
-    ask(tool, own, "import", str(directory / "root.tar"), "localhost/tiny:1")
+    options, name = (words[:-1], words[-1]) if words else ((), "localhost/tiny:1")
+    ask(tool, own, "import", *options, str(directory / "root.tar"), name)
 
 
 @pytest.fixture(params=[Podman, Docker], ids=["podman", "docker"])
@@ -121,6 +124,37 @@ async def test_a_tag_is_pulled_once_and_all_nodes_get_that_image(machines, tmp_p
     wanted = ask("podman", maker, "image", "inspect", "localhost/tiny:1", "--format", layers)
     for node in nodes:
         assert ask(real.name, own[node], "image", "inspect", staged.paths[node], "--format", layers) == wanted
+
+
+async def test_a_node_that_has_another_architectures_build_gets_its_own(machines, tmp_path, serve, real):
+    """And no node gets the build of n1, which has it under the digest of the list of builds, from there."""
+    maker = Podman(None).storage(tmp_path / "other")
+    for architecture in ("amd64", "arm64"):
+        built("podman", maker, tmp_path, f"--arch={architecture}", f"localhost/tiny:{architecture}")
+    ask("podman", maker, "manifest", "create", "all:1")
+    for architecture in ("amd64", "arm64"):
+        ask("podman", maker, "manifest", "add", "all:1", f"containers-storage:localhost/tiny:{architecture}")
+    ask("podman", maker, "manifest", "push", "--all", "all:1", f"oci:{tmp_path}/layout")
+    registry = FakeRegistry(tmp_path / "layout")
+    place = (await serve(registry.app())).removeprefix("http://")
+    conf = tmp_path / "registries.conf"
+    conf.write_text(f'[[registry]]\nlocation = "{place}"\ninsecure = true\n')
+    nodes, known = ("n1", "n2", "n3"), {"CONTAINERS_REGISTRIES_CONF": str(conf)}
+    own = {name: {**real.storage(tmp_path / name), **known} for name in nodes}
+    tag, other = f"{place}/tiny:1", {"amd64": "arm64", "arm64": "amd64"}[own_architecture()]
+    await asyncio.to_thread(ask, real.name, own["n1"], "pull", "--quiet", f"--platform=linux/{other}", tag)
+    channels = {name: Apart(name, own[name]) for name in nodes}
+    settings = machines.settings(*nodes, tool=real.name)
+    found = await pin(channels, Need.image(tag, ("n2", "n3")), machines.heard.append, settings=settings)
+    assert (found.image, found.node) == (f"{tag}@sha256:{registry.digest}", "n2")
+    need = Need.image(found.image, nodes)
+    (staged,) = await stage(
+        machines.inventory(*nodes), channels, [need], machines.heard.append, settings=settings
+    )
+    for node in nodes:
+        form = ("--format", "{{.Architecture}}")
+        assert ask(real.name, own[node], "image", "inspect", staged.paths[node], *form) == own_architecture()
+    assert staged.moved_bytes > 200_000, "only n2 has pulled it"
 
 
 async def test_an_image_goes_from_node_to_node(machines, tmp_path, real):
