@@ -7,6 +7,7 @@ import errno
 import getpass
 import json
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,16 +26,23 @@ from sparkfleet.controlplane.api.api_models import (
     UpRequest,
 )
 from sparkfleet.controlplane.api.store_request import OnNode, StoreRequest
-from sparkfleet.errors import SURROUNDINGS, ControlError, NodeError
+from sparkfleet.errors import SURROUNDINGS, ControlError, NodeError, SparkfleetError
 from sparkfleet.fabric.node_addresses import node_addresses
 from sparkfleet.fleet.events import FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.node_access import NodeAccess, json_answer
 from sparkfleet.remote.channel import Completed
 from sparkfleet.runtime.node_command import node_command
+from sparkfleet.specs.fields import escape
 from sparkfleet.specs.inventory import Inventory
 
 RUN_S = 60.0
 DOWN_S = 180.0
+
+
+_RAY_LOG_BYTES = 1 << 20
+_RAY_ERROR = re.compile(r"Error\b|ERROR|mismatch|Check failed")
+_RAY_ERROR_LINES, _RAY_ERROR_LENGTH = 7, 300
+"""Lines and characters of an error that are shown: two releases that do not fit take six lines."""
 
 
 class NodePrograms:
@@ -137,6 +145,20 @@ class NodePrograms:
         if done.exit_code != 0:
             raise ControlError(f"{node}: something could not be stopped: {done.stderr.strip()[-500:]}")
         return True
+
+    async def ray_trouble(self, node: str) -> str:
+        """The last error in Ray's log on a node, and the log's path; "" if it has none, or cannot be read."""
+        try:
+            path = f"{await self._access.root_of(node)}/logs/ray.log"
+            text = await self._access.channels[node].read(path, limit=_RAY_LOG_BYTES)
+        except (SparkfleetError, ValueError):
+            return ""
+        lines = [line.strip() for line in text.decode(errors="replace").splitlines() if line.strip()]
+        at = max((number for number, line in enumerate(lines) if _RAY_ERROR.search(line)), default=None)
+        if at is None:
+            return ""
+        words = escape(" ".join(lines[at : at + _RAY_ERROR_LINES]))
+        return f"{words[:_RAY_ERROR_LENGTH]} ({path} on {node})"
 
     # verbs that report their errors in their answer: those are raised as ControlError
 

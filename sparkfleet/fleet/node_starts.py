@@ -149,9 +149,16 @@ class FleetLifecycle:
             while missing := sorted(wanted - await _joined(asking, began + held_s)):
                 on_event(StepRunning(step=FleetStep.JOINING, subjects=tuple(missing)))
                 if asyncio.get_running_loop().time() - began > JOIN_S:
+                    troubles = await asyncio.gather(*map(self._programs.ray_trouble, missing))
+                    reasons = [f"Ray reports: {one}." for one in troubles if one]
                     raise ControlError(
                         f"{', '.join(missing)} did not join the fleet within {JOIN_S:.0f} s.",
-                        means="The other nodes are up; no group is started on those that are missing.",
+                        means="\n".join(
+                            [
+                                *reasons,
+                                "The other nodes are up; no group is started on those that are missing.",
+                            ]
+                        ),
                         do="`sparkfleet doctor` looks for the cause; `sparkfleet up` tries again.",
                     )
                 await asyncio.sleep(0.2)

@@ -258,7 +258,8 @@ async def test_a_leftover_of_root_is_a_containers(sparks, findings):
     )
     (told,) = await findings()
     assert told.do[1:] == (
-        "docker ps   # a container's: `docker stop NAME` ends it",
+        "docker ps   # a container's: `docker stop NAME` ends it, and `docker inspect NAME | sparkfleet convert -` makes a"
+        " deployment of it before",
         "sudo kill 114687   # if it is not needed, and in no container",
     )
 

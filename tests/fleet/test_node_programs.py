@@ -11,7 +11,7 @@ from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.install import environment
-from sparkfleet.install.environment import Installed
+from sparkfleet.install.environment import NodeEnvironments
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.unreachable import Suspected
 from sparkfleet.specs.load import parse_inventory
@@ -86,7 +86,7 @@ async def test_a_verb_on_a_node_that_was_not_reached_has_its_error(monkeypatch):
     off = Suspected("b: no answer within 10 s")
 
     async def install(*_):
-        return Installed({"a": "python"}, {"b": off})
+        return NodeEnvironments({"a": "python"}, {"b": off})
 
     monkeypatch.setattr(environment, "install", install)
     made = NodePrograms(Access({}))
@@ -94,3 +94,48 @@ async def test_a_verb_on_a_node_that_was_not_reached_has_its_error(monkeypatch):
     assert await made._call("a", "store", StoreRequest(fleet="home", verb="restore")) == {}
     with pytest.raises(Suspected, match="b: no answer"):
         await made._call("b", "store", StoreRequest(fleet="home", verb="restore"))
+
+
+VERSIONS = """2026-11-30 17:00:00 INFO scripts.py:1 -- Local node IP: 10.0.0.2
+Traceback (most recent call last):
+  File "x.py", line 1, in <module>
+RuntimeError: Version mismatch: The cluster was started with:
+    Ray: 2.60.0
+    Python: 3.13.5
+This process on Ray node 10.0.0.2 was started with:
+    Ray: 2.60.0
+    Python: 3.12.3
+"""
+
+
+class LoggedAccess(Access):
+    """A node with a log of Ray; None: it does not answer."""
+
+    def __init__(self, text):
+        super().__init__()
+        self._text = text
+
+    async def root_of(self, node):
+        if self._text is None:
+            raise NodeError(f"{node}: no answer")
+        return "/state"
+
+    async def read(self, path, *, offset=0, limit=0):
+        assert path == "/state/logs/ray.log"
+        return self._text.encode()
+
+
+async def test_the_last_error_of_rays_log_is_a_reason_with_its_place():
+    found = await NodePrograms(LoggedAccess(VERSIONS)).ray_trouble("a")
+    assert found == (
+        "RuntimeError: Version mismatch: The cluster was started with: Ray: 2.60.0 Python: 3.13.5"
+        " This process on Ray node 10.0.0.2 was started with: Ray: 2.60.0 Python: 3.12.3 (/state/logs/ray.log on a)"
+    )
+    found = await NodePrograms(LoggedAccess("\x1b[31mERROR\x1b[0m " + "x" * 900)).ray_trouble("a")
+    assert found.startswith("\\x1b[31mERROR\\x1b[0m xxx")
+    assert len(found) < 340
+
+
+@pytest.mark.parametrize("text", ["", "INFO all is well\n", None])
+async def test_without_an_error_in_rays_log_there_is_no_reason(text):
+    assert await NodePrograms(LoggedAccess(text)).ray_trouble("a") == ""

@@ -7,7 +7,7 @@ import pytest
 from open_client import OpenClient
 
 from sparkfleet.controlplane.api.client_errors import Held
-from sparkfleet.errors import NodeError
+from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet import node_starts
 from sparkfleet.fleet.events import ignored
 from sparkfleet.fleet.node_starts import FleetLifecycle
@@ -50,6 +50,22 @@ async def test_a_new_head_may_wait_for_its_store_for_a_moment(lifecycle):
     client = Client(2, "ab")
     await lifecycle.until_joined(client, ignored, held_s=20.0)
     assert client.joined == []
+
+
+async def test_a_node_that_does_not_join_has_rays_reason(lifecycle, monkeypatch):
+    """Ray refused another release of Python, and only its log on the node had the reason."""
+
+    async def ray_trouble(node):
+        return f"Version mismatch (/state/logs/ray.log on {node})"
+
+    monkeypatch.setattr(node_starts, "JOIN_S", -1.0)
+    monkeypatch.setattr(lifecycle, "_programs", SimpleNamespace(ray_trouble=ray_trouble))
+    with pytest.raises(ControlError, match="b did not join") as caught:
+        await lifecycle.until_joined(Client(0, "a"), ignored)
+    assert caught.value.means.splitlines() == [
+        "Ray reports: Version mismatch (/state/logs/ray.log on b).",
+        "The other nodes are up; no group is started on those that are missing.",
+    ]
 
 
 @pytest.mark.parametrize("held_s", [0.0, 0.3])

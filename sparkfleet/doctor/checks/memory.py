@@ -35,7 +35,8 @@ def _end(pid: int, process: HoldingProcess | None) -> tuple[str, ...]:
         return (show, f"kill {pid}   # if it is not needed")
     return (
         show,
-        "docker ps   # a container's: `docker stop NAME` ends it",
+        "docker ps   # a container's: `docker stop NAME` ends it, and `docker inspect NAME | sparkfleet convert -` makes a"
+        " deployment of it before",
         f"sudo kill {pid}   # if it is not needed, and in no container",
     )
 
