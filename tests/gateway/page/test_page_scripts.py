@@ -148,7 +148,7 @@ def test_a_prompt_is_not_sent_twice_at_once(run):
 
 
 def test_recent_requests_have_tokens_times_and_speed(run):
-    """The speed is that of the tokens after the first one; a request that failed has none."""
+    """The speed is that of the tokens after the first one; a request that failed has none, nor has an answer in one piece."""
     script = (
         OPEN.replace("{ requests: [] }", "{ requests: recent }")
         + 'return $("requests").children.map((row) => row.children.slice(1).map((cell) => cell.textContent));'
@@ -161,14 +161,17 @@ def test_recent_requests_have_tokens_times_and_speed(run):
         "error": None,
         "input_tokens": 500,
         "output_tokens": 41,
+        "events": 42,
     }
     failed = {"key": None, "model": None, "status": 404, "error": "no_such_model", "input_tokens": None}
     recent = [
         at | whole | {"first_byte_ms": 250.0, "ms": 2250.0},
+        at | whole | {"first_byte_ms": 2249.9, "ms": 2250.0, "events": 0},
         at | failed | {"output_tokens": None, "first_byte_ms": None, "ms": 1.5},
     ]
     assert run(script, view=answer(deployments=(served(group()),)), recent=recent) == [
         ["me", "tiny", "200", "500", "41", "250 ms", "2250 ms", "20.0 tok/s"],
+        ["me", "tiny", "200", "500", "41", "2250 ms", "2250 ms", "–"],
         ["–", "/v1/chat/completions", "404 no_such_model", "–", "–", "–", "1.50 ms", "–"],
     ]
 

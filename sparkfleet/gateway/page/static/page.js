@@ -80,7 +80,7 @@ function speeds(view) {
 function prefill(list) {
   const sums = new Map();
   for (const one of list) {
-    if (!(one.input_tokens > 0 && one.first_byte_ms > 0) || one.status !== 200) continue;
+    if (!(one.input_tokens > 0 && one.first_byte_ms > 0 && one.events > 1) || one.status !== 200) continue; // an answer in one piece has no first token
     const sum = sums.get(one.model) ?? [0, 0, 0];
     if (sum[2] < 10) sums.set(one.model, [sum[0] + one.input_tokens, sum[1] + one.first_byte_ms / 1000, sum[2] + 1]);
   }
@@ -249,7 +249,7 @@ function models(deployments) {
 const sleeps = (one) => (one.on_demand && one.state === "unloaded" ? " (unloaded: a prompt starts it)" : "");
 function requests(list) {
   const ms = (value) => (value === null || value === undefined ? "–" : `${short(value)} ms`);
-  const speed = (one) => (one.output_tokens > 1 && one.ms > one.first_byte_ms ? `${short((one.output_tokens - 1) / ((one.ms - one.first_byte_ms) / 1000))} tok/s` : "–");
+  const speed = (one) => (one.events > 1 && one.output_tokens > 1 && one.ms > one.first_byte_ms ? `${short((one.output_tokens - 1) / ((one.ms - one.first_byte_ms) / 1000))} tok/s` : "–");
   const texts = list.some((one) => one.prompt);
   $("text-head").hidden = !texts;
   renew($("requests"), list.map((one) => el("tr", {}, [...[clock(one.at), one.key ?? "–", one.model ?? one.path, `${one.status}${one.error ? ` ${one.error}` : ""}`, one.input_tokens ?? "–", one.output_tokens ?? "–", ms(one.first_byte_ms), ms(one.ms), speed(one)], ...(texts ? [one.prompt ? `${one.prompt} → ${one.answer}` : "–"] : [])].map((cell) => el("td", {}, String(cell))))));
