@@ -21,7 +21,7 @@ from sparkfleet.specs.load import load_deployments, load_inventory
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.stem for path in (ROOT / "deployments").glob("*.yaml"))
-REFUSED = {"nemotron-3-super-open", "qwen3.6-35b-a3b-dflash-k6", "tiny-local"}
+REFUSED = {"nemotron-3-super-open", "tiny-local"}
 """Of the examples, those that the planner refuses on Sparks."""
 
 
