@@ -148,7 +148,7 @@ def test_a_prompt_is_not_sent_twice_at_once(run):
 
 
 def test_recent_requests_have_tokens_times_and_speed(run):
-    """The speed is that of the tokens after the first one; a request that failed has none, nor has an answer in one piece."""
+    """The speed is that of the tokens after the first one; a request that failed or came in one piece has none."""
     script = (
         OPEN.replace("{ requests: [] }", "{ requests: recent }")
         + 'return $("requests").children.map((row) => row.children.slice(1).map((cell) => cell.textContent));'
