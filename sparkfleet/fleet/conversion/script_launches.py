@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -11,6 +12,8 @@ from sparkfleet.fleet.conversion.container_line import TOOLS, ContainerLine, con
 from sparkfleet.fleet.conversion.engine_line import EngineLine, engine_line
 from sparkfleet.fleet.conversion.shell_text import ShellCommand, commands_of, shown
 
+_MOST_WORDS = 3
+"""Words of another command that are shown, up to its first option: what follows may be a secret."""
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash"})
 _SCRIPT_FLAG = re.compile(r"-[a-z]*c")
 _HARMLESS = frozenset(
@@ -128,5 +131,6 @@ def _besides(command: ShellCommand) -> str:
         return ""
     if container_of(words, {}) is not None or engine_line(words) is not None:
         return ""
-    text = shown(" ".join(words))
-    return f"it also runs `{text if len(text) <= 60 else text[:59] + '…'}`: the image has to contain what that does"
+    plain = list(takewhile(lambda word: not word.startswith("-"), words))[:_MOST_WORDS]
+    text = shown(" ".join(plain)) + (" …" if len(plain) < len(words) else "")
+    return f"it also runs `{text}`: the image has to contain what that does"
