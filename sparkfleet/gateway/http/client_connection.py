@@ -117,9 +117,9 @@ class ClientConnection(asyncio.Protocol):
         self.is_lost, self.deadline = True, math.inf
         self._server.connections.discard(self)
         self.open.end(self._address)
-        self.flow.resume_writing()
         for gone in tuple(self.watchers):
             gone()
+        self.flow.resume_writing()  # after them: what waits to write is cancelled before it goes on
         # They refer to this object, too.
         self._answer = None
         self._waiting.clear()
@@ -257,7 +257,7 @@ class ClientConnection(asyncio.Protocol):
     async def _run(self, answer: ClientAnswer, scope: Scope) -> None:
         try:
             await self._app(scope, answer.receive, answer.send)
-        except BaseException:  # also a cancellation: it ends here, with the connection
+        except (Exception, asyncio.CancelledError):  # also a cancellation: it ends here, with the connection
             log.exception("a request of a client failed")
         finally:
             self._server.tasks.discard(asyncio.current_task())

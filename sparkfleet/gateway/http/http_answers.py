@@ -164,6 +164,7 @@ class ClientAnswer:
         if self._flow.write_paused:
             await self.drained()
         if self._connection.is_lost:
+            await asyncio.sleep(0)  # an answer without an end would never come to its own cancellation
             return
         if message["type"] == "http.response.start":
             if self.begun:
