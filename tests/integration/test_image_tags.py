@@ -74,7 +74,7 @@ def test_a_tag_that_moves_replaces_nothing_until_it_is_asked_to(fleet):
     assert digest(moved) != digest(fleet.image)
     assert "No change" in applied(fleet)
     said = " ".join(applied(fleet, "--pull").split())  # lines wrap
-    assert f"plan.image: {TAG}@sha256:{digest(fleet.image)} → {TAG}" in said
+    assert f"planned image: {TAG}@sha256:{digest(fleet.image)} → {TAG}" in said
     assert wanted(fleet) == {f"{TAG}@sha256:{digest(moved)}"}
     first, second = (runs(fleet, node) for node in NODES)
     assert first == second
