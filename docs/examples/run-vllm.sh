@@ -7,7 +7,6 @@ FLAGS=(
   --enable-auto-tool-choice --tool-call-parser qwen3_coder
 )
 docker run -d --name vllm --gpus all --ipc=host -p 8000:8000 \
-  -v ~/.cache/huggingface:/root/.cache/huggingface \
   -e HF_TOKEN="$HF_TOKEN" -e VLLM_MARLIN_USE_ATOMIC_ADD=1 \
   vllm/vllm-openai:v0.31.0-aarch64 \
   --model "$MODEL" --served-model-name assistant \

@@ -6,8 +6,9 @@ import json
 import sys
 from typing import Any
 
-from sparkfleet.cli import verbs
 from sparkfleet.cli.completion import FILE
+from sparkfleet.cli.verb_group import load_command
+from sparkfleet.cli.verbs import VERBS
 
 KINDS = {
     "HOST": "",
@@ -26,7 +27,7 @@ def table() -> dict[str, Any]:
 
     book = load_book()
     return {
-        "verbs": {name: _described(name, verbs.load_command(name)) for name in verbs.VERBS},
+        "verbs": {name: _described(name, load_command(name)) for name in VERBS},
         "rules": sorted([*(rule.id for rule in book.rules), *dict(book.not_rules)]),
     }
 

@@ -14,7 +14,7 @@ from sparkfleet import __version__
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.interrupted import interrupted_words, is_endless
 from sparkfleet.cli.loading import loading
-from sparkfleet.cli.verbs import LazyGroup
+from sparkfleet.cli.verb_group import LazyGroup
 from sparkfleet.errors import SURROUNDINGS, SparkfleetError
 
 EPILOG = (

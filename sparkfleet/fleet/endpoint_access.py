@@ -14,6 +14,8 @@ from sparkfleet.fleet.node_access import NodeAccess
 if TYPE_CHECKING:
     from aiohttp import Fingerprint
 
+SERVING_S, LOOK_S = 15.0, 0.2
+"""A new gateway has its table 1 to 3 s after its node has joined."""
 CERTIFICATE_TRIES, POLL_S = 20, 0.5
 """A gateway reports its certificate within 5 s of a change."""
 
@@ -44,6 +46,25 @@ class EndpointAccess:
             "No gateway has reported its certificate yet.",
             do="`sparkfleet status`, then the same command again.",
         )
+
+    async def until_serving(self, client: FleetClient, wait_s: float = SERVING_S) -> bool:
+        """Wait until the gateway answers and has its routing table. False if it has none within `wait_s`.
+
+        Before that every request gets a 503 (`starting`), also one for a deployment on demand, which nothing else waits for.
+        """
+        import aiohttp  # a slow import
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                trusted = await self.trust(client)
+                async with self.url(client) as url, aiohttp.ClientSession() as http:
+                    while True:
+                        with contextlib.suppress(aiohttp.ClientError, ValueError):
+                            async with http.get(f"{url}/health", ssl=trusted) as answer:
+                                if (await answer.json())["status"] == "ok":
+                                    return True
+                        await asyncio.sleep(LOOK_S)
+        return False
 
     @contextlib.asynccontextmanager
     async def url(self, client: FleetClient) -> AsyncIterator[str]:

@@ -162,11 +162,15 @@ def deployment_of(given: AnyPath) -> Deployment | None:
     return _open_deployment(model, f"{found['name']}-{tag}" if tag else found["name"])
 
 
+def public_name(text: str) -> str:
+    """A text in the characters of a deployment's name."""
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).lstrip("._-")[:63]
+
+
 def _open_deployment(model: str, name: str) -> Deployment:
     """A deployment with a model and nothing else; its public name is the model's, in the characters of one."""
-    public = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).lstrip("._-")[:63]
     try:
-        return Deployment(name=public, model=model)
+        return Deployment(name=public_name(name), model=model)
     except ValidationError as error:
         expected = error.errors(include_url=False)[0]["msg"]
         raise SpecError(

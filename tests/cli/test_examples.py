@@ -4,8 +4,9 @@ import shlex
 
 import pytest
 
-from sparkfleet.cli import verbs
 from sparkfleet.cli.examples import EXAMPLES
+from sparkfleet.cli.verb_group import load_command
+from sparkfleet.cli.verbs import VERBS
 
 
 def leaves(command, path):
@@ -17,7 +18,7 @@ def leaves(command, path):
             yield from leaves(one, f"{path} {name}")
 
 
-COMMANDS = {path: command for name in verbs.VERBS for path, command in leaves(verbs.load_command(name), name)}
+COMMANDS = {path: command for name in VERBS for path, command in leaves(load_command(name), name)}
 
 
 def test_each_verb_has_one():
@@ -59,7 +60,7 @@ def test_a_wrong_command_line_has_one(sparkfleet, argv, what, path):
 
 
 def test_the_list_of_verbs_has_a_line_for_each():
-    for name, verb in verbs.VERBS.items():
+    for name, verb in VERBS.items():
         assert len(verb.brief) < 92, name
         assert verb.help.startswith(verb.brief[:-1])
         assert ". " not in verb.brief

@@ -9,7 +9,8 @@ import typer
 from fake_channel import FakeChannel
 
 from sparkfleet.cli.exit_codes import Exit
-from sparkfleet.cli.verbs import VERBS, load_command
+from sparkfleet.cli.verb_group import load_command
+from sparkfleet.cli.verbs import VERBS
 from sparkfleet.errors import UnreadableStateError, WrongFleetError
 from sparkfleet.fleet import node_access
 from sparkfleet.fleet import session as session_module

@@ -50,6 +50,7 @@ LIGHT = {
     ".errors",
     ".cli",
     ".cli.main",
+    ".cli.verb_group",
     ".cli.verbs",
     ".cli.exit_codes",
     ".cli.interrupted",

@@ -1,8 +1,11 @@
-"""The endpoint's address as `up` and `apply` print it."""
+"""The endpoint's address as `up` and `apply` print it, and the wait until it serves."""
 
 from types import SimpleNamespace
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from open_client import OpenClient
 
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.fleet.endpoint_access import EndpointAccess
@@ -34,3 +37,41 @@ def test_on_loopback_the_line_that_opens_it_is_for_those_who_are_elsewhere():
         "Endpoint: http://127.0.0.1:8000/v1 (only on spark1; `gateway: {host: 0.0.0.0}` in the inventory opens it"
         " to the network)"
     )
+
+
+class AddressedClient(OpenClient):
+    """A controller whose fleet has its endpoint at this port of loopback."""
+
+    def __init__(self, port):
+        self.address = HeadAddress(
+            ray="127.0.0.1:1", api="http://127.0.0.1:1", gateway_host="127.0.0.1", gateway_port=port, name="a"
+        )
+
+
+async def serving(states, wait_s=5.0):
+    """The outcome of a wait for a gateway that reports these states, the last one again and again; and what is left."""
+
+    async def health(_):
+        return web.json_response({"status": states.pop(0) if len(states) > 1 else states[0]})
+
+    app = web.Application()
+    app.router.add_get("/v1/health", health)
+    async with TestServer(app) as server:
+        access = EndpointAccess(SimpleNamespace(reach=None, inventory=SimpleNamespace(head="a")))
+        return await access.until_serving(AddressedClient(server.port), wait_s)
+
+
+async def test_a_gateway_without_a_routing_table_is_waited_for():
+    """The first request after `upgrade` got a 503, as nothing waits for a deployment on demand."""
+    states = ["starting", "starting", "ok"]
+    assert await serving(states)
+    assert states == ["ok"]
+
+
+async def test_one_that_gets_none_is_not_waited_for_without_end():
+    assert not await serving(["starting"], 0.3)
+
+
+async def test_one_that_is_not_there_is_waited_for_too(unused_tcp_port):
+    access = EndpointAccess(SimpleNamespace(reach=None, inventory=SimpleNamespace(head="a")))
+    assert not await access.until_serving(AddressedClient(unused_tcp_port), 0.3)

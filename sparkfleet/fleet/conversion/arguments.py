@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from sparkfleet.fleet.conversion.engine_line import EngineFlag, EngineLine
 from sparkfleet.fleet.conversion.shell_text import shown, unknown_names
 from sparkfleet.fleet.conversion.speculation_flags import speculation_of
 from sparkfleet.planner.engine_args.engine_args import MEMORY_FLAGS, whole_number
-from sparkfleet.planner.engine_args.reserved_flags import given
+from sparkfleet.planner.engine_args.reserved_flags import OURS, given
 from sparkfleet.planner.engine_args.user_overrides import KV_FREE, MOST, OWN_OPTIONS
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.flag_fields import DEGREES, SIZES
@@ -26,6 +27,9 @@ _LIMIT = (
     "a limit of requests that share the KV cache; `concurrency: {}` would reserve memory for as many of the whole context."
     " The plan shows how many fit (`also fits`)"
 )
+NOT_FOR_FILES = "a secret: a file of a deployment is no place for it"
+_SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?", re.IGNORECASE)
+"""Last word of the name of a flag or a variable that holds a secret."""
 _REASONS = {
     **dict.fromkeys(_SHARES, "the plan sizes it for the memory of the nodes, `context` and `concurrency`"),
     "--trust-remote-code": "most models need no code of their own; for one that does: `trust_remote_code: true`, and its"
@@ -122,9 +126,16 @@ class EngineArguments:
         """Reason for leaving a flag out; None for one that the engine gets as it is."""
         if flag.plain in _REASONS and (flag.plain not in OWN_OPTIONS or self._line.engine == "trtllm"):
             return _REASONS[flag.plain]
+        if flag.plain not in OURS and is_secret_name(flag.plain):
+            return NOT_FOR_FILES
         if flag.plain == "--chat-template" and not flag.value.startswith("/"):
             return f"{flag.value} is a file of its image or directory; the model's own template is used"
         return managed({flag.plain: flag.value}, {}, is_llama_cpp=self._line.engine == "llama.cpp")
+
+
+def is_secret_name(name: str) -> bool:
+    """True for a flag or a variable that holds a secret, by its last word: `--hf-token`, `MY_API_KEY`."""
+    return _SECRET.fullmatch(re.split("[-_]", name)[-1]) is not None
 
 
 def managed(flags: Mapping[str, str], env: Mapping[str, str], *, is_llama_cpp: bool = False) -> str | None:

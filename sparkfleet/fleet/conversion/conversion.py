@@ -12,8 +12,10 @@ from sparkfleet.errors import SpecError
 from sparkfleet.fleet.conversion.arguments import (
     MODEL_FLAGS,
     NAME_FLAGS,
+    NOT_FOR_FILES,
     EngineArguments,
     LeftOut,
+    is_secret_name,
     known,
     managed,
 )
@@ -22,10 +24,8 @@ from sparkfleet.fleet.conversion.shell_text import shown, unknown_names
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.document import dump
 from sparkfleet.specs.gguf_names import SUFFIX, tag_of
-from sparkfleet.specs.load import deployment_of, parse_deployment
+from sparkfleet.specs.load import deployment_of, parse_deployment, public_name
 
-_SECRET = re.compile(r"(?:TOKEN|SECRET|PASSWORD|PASSWD|KEY|CREDENTIALS?)", re.IGNORECASE)
-"""End of the name of a variable that holds a secret."""
 _OF_MACHINE = re.compile(
     r"PATH|HOME|USER|PWD|SHELL|LD_LIBRARY_PATH|PYTHONPATH|HF_HOME|CUDA_HOME|HF_HUB_OFFLINE|(?:CUDA|NVIDIA)_VISIBLE_DEVICES"
     r"|NVIDIA_DRIVER_CAPABILITIES|NVIDIA_DISABLE_REQUIRE|\w+_CACHE(?:_DIR|_PATH|_ROOT|_HOME)?|\w+_WORKSPACE_BASE",
@@ -125,10 +125,9 @@ def _on_the_machine(path: str, mounts: Mapping[str, str]) -> str:
 
 def _public_name(names: Sequence[str], model: str) -> str:
     """The first name that can be a deployment's, or that of the model."""
-    usable = (name for name in names if re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,62}", name))
+    usable = (name for name in names if name == public_name(name))
     own = deployment_of(model)
-    fallback = own.name if own is not None else PurePosixPath(model).name.lower()
-    return next(usable, None) or re.sub(r"[^a-z0-9._-]+", "-", fallback).lstrip("._-")[:63]
+    return next(usable, None) or (own.name if own is not None else public_name(PurePosixPath(model).name))
 
 
 def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[LeftOut]]:
@@ -137,8 +136,8 @@ def _environment(env: Mapping[str, str]) -> tuple[dict[str, str], list[LeftOut]]
     for name, value in env.items():
         if (reason := managed({}, {name: value})) is not None:
             left_out.append(LeftOut(name, reason))
-        elif _SECRET.fullmatch(name.rpartition("_")[2]):
-            left_out.append(LeftOut(name, "a secret: a file of a deployment is no place for it"))
+        elif is_secret_name(name):
+            left_out.append(LeftOut(name, NOT_FOR_FILES))
         elif _OF_MACHINE.fullmatch(name):
             left_out.append(LeftOut(name, "a path, a cache or the GPU of a machine, which sparkfleet sets"))
         elif unknown_names(value):

@@ -41,12 +41,11 @@ def convert(file: str, variables: Mapping[str, str], only: str | None = None) ->
     if not found:
         raise _nothing_found(file, text)
     directory = os.path.abspath(os.curdir if file == STDIN else os.path.dirname(file) or os.curdir)
-    if only is not None:
-        found = tuple(one for one in found if only in _names(one, directory))
-        if not found:
-            names = ", ".join(_names(one, directory)[0] for one in launches_in(text, variables))
-            raise SpecError(f"{source_name(file)} has no launch line named {quote(only)}. It has {names}.")
-    return tuple(converted(one, directory) for one in found)
+    named = [one for one in found if only is None or only in _names(one, directory)]
+    if not named:
+        names = ", ".join(_names(one, directory)[0] for one in found)
+        raise SpecError(f"{source_name(file)} has no launch line named {quote(only or '')}. It has {names}.")
+    return tuple(converted(one, directory) for one in named)
 
 
 def write_deployments(found: Sequence[ConvertedLaunch], file: str, directory: Path) -> tuple[Path, ...]:

@@ -68,6 +68,7 @@ async def bring_up(session: Session, on_event: OnEvent = ignored, wheels: Path |
     save_step_times(file, FLEET, timer.times)
     client = await _with_its_gateway(session, client) or client
     lacking = await _without_their_nodes(session, client)
+    await session.endpoint.until_serving(client)
     return BroughtUp(
         client,
         changed=True,

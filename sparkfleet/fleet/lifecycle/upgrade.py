@@ -123,12 +123,14 @@ async def upgrade(
         raise await _back(session, plan.former, version, error, on_event) from error
     await _on_all(session, "settle")
     after = await _until_ready(client, plan.ready, on_event)
+    seconds = time.monotonic() - began
+    await session.endpoint.until_serving(client)
     kept = {one.group: one.name for one in after if one.group in plan.ready and one.adopted}
     return Upgraded(
         plan.former,
         version,
         changed=True,
-        seconds=time.monotonic() - began,
+        seconds=seconds,
         kept=tuple(sorted(kept.values())),
         others=tuple(sorted(map(name_of, plan.ready - kept.keys()))),
     )

@@ -119,6 +119,7 @@ def test_names(text, name, aliases):
         ("--chat-template my.jinja", "the model's own template"),
         ("--data-parallel-size 2", "a Spark has one GPU"),
         ("--distributed-executor-backend ray", "connects the ranks"),
+        ("--hf-token hf_x", "a secret"),
         ("--max-num-seqs 256", "`concurrency: 256` would reserve memory"),
     ],
 )
