@@ -9,8 +9,10 @@ from datetime import UTC, datetime
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.demand.on_demand_use import on_demand_uses
+from sparkfleet.controlplane.policy.ladder import rung_without
+from sparkfleet.controlplane.policy.pending_starts import RAY_GONE_S
 from sparkfleet.controlplane.policy.start_choice import loadable, startable, to_bring_back
-from sparkfleet.controlplane.policy.state import FleetState, nodes_of
+from sparkfleet.controlplane.policy.state import GONE_S, FleetState, nodes_of
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.event_log import EventLog
@@ -271,4 +273,23 @@ def _lost(state: FleetState, desired: Desired, lost: Mapping[str, float]) -> str
         return ""
     longest = max(away.values())
     verb = "does" if len(away) == 1 else "do"
-    return f"{', '.join(away)} {verb} not answer" + (f" (for {longest:.0f} s)" if longest else "")
+    since = f" (for {longest:.0f} s)" if longest else ""
+    return f"{', '.join(away)} {verb} not answer{since}{_goes_on(state, desired, away.keys())}"
+
+
+def _goes_on(state: FleetState, desired: Desired, away: Collection[str]) -> str:
+    """The start of a group that has lost nodes, in words; "" if all serve, or the others are given up."""
+    for group in desired.groups:
+        standing = state.standing(group)
+        if state.is_ready(group) or standing.given_up:
+            continue
+        if set(away).isdisjoint(nodes_of(desired, group, standing)):
+            continue
+        plan = desired.plan_of(group)
+        at = rung_without(plan, {*away, *state.drained}, standing.rung)
+        if at is None:
+            return "; its group starts when that is back"
+        others = "+".join(plan.ladder[at].candidate.shape.nodes)
+        lasts = (RAY_GONE_S + GONE_S) / 60
+        return f"; if that lasts {lasts:.0f} min, its group starts on {others} (rung {at + 1})"
+    return ""

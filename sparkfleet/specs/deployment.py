@@ -217,6 +217,10 @@ class Deployment(Constraints):
     idle: Annotated[int, Field(ge=10, le=31_536_000)] | None = None
     """For `on_demand`: seconds without a request after which its engines end. Left out: they go on until another
     deployment needs their memory."""
+    standby: bool | None = None
+    """Go on without a node that has been lost for about four minutes. Left out: a group of several nodes goes on with those
+    that it has left, if the model fits there. `true`: memory and weights are kept for each group on other nodes, too.
+    `false`: it waits for its node."""
     kv_disk: MemorySize | None = None
     """Keep the KV cache of prompts on the node's disk too, up to this size, such as "100 GB": long prompts come back from
     there after a restart, a swap or an eviction. vLLM on one Spark; it takes memory for one whole request on its way. The
@@ -251,6 +255,11 @@ class Deployment(Constraints):
             return
         if self.idle is not None and not self.on_demand:
             yield Problem(("idle",), "given, but only `on_demand: true` has it. Expected none.")
+        if self.on_demand and self.standby:
+            yield Problem(
+                ("standby",),
+                "given with `on_demand: true`, which keeps no memory on any node. Expected one or the other.",
+            )
         if self.on_demand and self.external:
             yield Problem(
                 ("external",),

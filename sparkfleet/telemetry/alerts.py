@@ -145,9 +145,9 @@ DEPLOYMENTS = (
         "5m",
         "info",
         summary="{{ $labels.group }} runs at rung {{ $value }} of its ladder.",
-        means="The plan's choice did not start here; this one is predicted slower.",
+        means="The plan's choice did not start here, or lost a node; this one may be slower.",
         look="`sparkfleet describe {{ $labels.deployment }}`: why each rung above was left.",
-        do="Mend it and `sparkfleet apply --retry`, or keep it: it serves.",
+        do="Mend it and `sparkfleet apply FILE --retry`, after a lost node without `--retry`; or keep it: it serves.",
     ),
     _alert(
         "WrongOutput",

@@ -298,3 +298,24 @@ def test_each_end_of_a_rail_knows_the_node_at_the_other_end():
     inventory = Inventory.model_construct(links=(cable, switched))
     found = {name: [rail.peer for rail in devices] for name, devices in rails_of(inventory).items()}
     assert found == {"spark1": ["spark2", ""], "spark2": ["spark1"]}
+
+
+async def test_a_group_that_can_do_without_is_named_with_the_nodes_on_which_it_goes_on(tmp_path):
+    world = World(tmp_path)
+    world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
+    world.restarted()
+    ladder = (rung(nodes=("this", "that")), rung(nodes=("this",)))
+    await world.controller.commands.put(
+        deployment("tiny"),
+        plan(name="tiny").model_copy(update={"groups": (GroupPlan(ladder=ladder),)}),
+        "me",
+    )
+    await world.look()
+    world.nodes.away = {"that"}
+    await world.look()
+    _, _, words = detail(world)[1].partition("; ")
+    assert words == "if that lasts 4 min, its group starts on this (rung 2)"
+    world.nodes.away = {"this", "that"}
+    await world.look()
+    _, _, words = detail(world)[1].partition("; ")
+    assert words == "its group starts when that is back", "no rung does without both"

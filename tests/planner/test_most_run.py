@@ -43,7 +43,7 @@ def told(found) -> str:
     nodes = len(rung.candidate.shape.nodes)
     shown = f"{nodes} × {rung.candidate.how} ({rung.prediction.verdict}); {rung.reason}"
     published = "published" if rung.published.same else "not published"
-    below = " | ".join(one.candidate.how for one in group.ladder[1:])
+    below = " | ".join(one.candidate.how for one in group.own_rungs[1:])
     return re.sub(r"\d+(\.\d+)?(?= tok/s|×| GiB)", "#", f"{shown}; {published}\n        then {below}")
 
 

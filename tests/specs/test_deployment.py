@@ -282,6 +282,7 @@ def test_a_size(size: str, expected: int) -> None:
     [
         ("idle: 600", "`on_demand: true`"),
         ("on_demand: true\nidle: 5", "idle"),
+        ("on_demand: true\nstandby: true", "standby"),
         ("on_demand: true\nexternal: [{url: 'https://api.example.com/v1', model: m}]", "external"),
     ],
 )

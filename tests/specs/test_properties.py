@@ -179,12 +179,14 @@ OPTIONAL = {name: FIELDS[name] for name in FIELDS.keys() - REQUIRED - TIED}
 OPTIONAL["engine_args"] = OPTIONAL["engine_args"].map(lambda items: [f"--flag={item}" for item in items])
 
 
-def without_its_name_as_alias(fields: dict[str, Any]) -> bool:
-    """False for what JSON Schema cannot refuse and `Deployment` does: a name that is among its own aliases."""
-    return fields["name"] not in fields.get("aliases", ())
+def is_consistent(fields: dict[str, Any]) -> bool:
+    """False for what JSON Schema cannot refuse and `Deployment` does: a name that is among its own aliases, or a standby of
+    what is on demand."""
+    kept = fields.get("on_demand") and fields.get("standby")
+    return fields["name"] not in fields.get("aliases", ()) and not kept
 
 
-@given(st.fixed_dictionaries(REQUIRED, optional=OPTIONAL).filter(without_its_name_as_alias))
+@given(st.fixed_dictionaries(REQUIRED, optional=OPTIONAL).filter(is_consistent))
 def test_what_the_schema_allows_loads_and_travels(fields: dict[str, Any]) -> None:
     spec = parse_deployment(dump(fields))
     assert parse_deployment(to_yaml(spec)) == spec

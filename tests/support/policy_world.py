@@ -94,12 +94,19 @@ class PolicyWorld:
         for app in apps:
             if app.status == "starting":
                 self._end(app)
+            elif app.status == "running" and self._is_late(app):
+                self._report(app, GroupPhase.READY)
         failed = [app.name for app in self.state.apps if app.status == "failed"]
         self.state = replace(self.state, pending=self.state.pending.answered_only(failed))
 
     def look(self):
         """The nodes, as they are: all there."""
         self.state = replace(self.state, nodes=seen(self.seconds, this="first", that="first"))
+
+    def _is_late(self, app):
+        """True if the last report of a group that runs is from before it did: its next one is that it is ready."""
+        report = self.state.report(app.group)
+        return report is not None and report.phase is not GroupPhase.READY
 
     def _end(self, app):
         why = self.start(app.group)

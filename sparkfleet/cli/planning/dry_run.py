@@ -58,7 +58,7 @@ def _shown_group(
 ) -> Iterator[str]:
     yield f"# {plan.name}, group {number}: {group.choice.candidate}"
     for rung in group.ladder[1:]:
-        yield f"#   then {rung.candidate.how}"
+        yield f"#   then {rung.candidate if group.is_elsewhere(rung) else rung.candidate.how}"
     if image := image_of(group.choice.candidate):
         yield f"#   in {tag_words(image)}"
     if needs_encodings(group.choice.candidate.model):

@@ -48,7 +48,7 @@ def _lines(
     one: PlannedDeployment, fleet: Fleet, others: Sequence[str], *, everything: bool = False
 ) -> tuple[str, ...]:
     return (
-        *explain_plan(one.plan, everything=everything, nodes=fleet.nodes),
+        *explain_plan(one.plan, everything=everything, nodes=fleet.nodes, head=fleet.head),
         *explain_measured(one.measured),
         *others,
         *explain_change(one.change, one.plan),

@@ -15,6 +15,7 @@ from sparkfleet.controlplane.policy.actions import (
     EndGroup,
     FailAttempt,
     GiveUp,
+    KeepStanding,
     LadderStep,
     MoveGroup,
     NextRung,
@@ -26,6 +27,7 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForNodes,
 )
 from sparkfleet.controlplane.policy.ladder import (
+    TOOK_DOWN,
     cost_words,
     passed_by,
     rung_with_less,
@@ -245,7 +247,9 @@ def step_down(
         detail: added to the reason if there is no rung left.
     """
     plan, before = desired.plan_of(group), state.standing(group)
-    taken = step(plan, before, diagnosis, state.drained)
+    if _took_down(state, group, diagnosis):
+        before = before.model_copy(update={"bound": TOOK_DOWN})
+    taken = step(plan, before, diagnosis, state.drained, state.nodes.gone_when_seen())
     if taken.verb == "end":
         kept: Action = GiveUp(group=group, standing=taken.standing, reason=f"{taken.words}. {detail}")
     else:
@@ -257,6 +261,17 @@ def step_down(
     return [RememberFailure(fingerprint=mark, lasts_s=diagnosis.lasts_s, reason=str(diagnosis)), kept]
 
 
+def _took_down(state: FleetState, group: GroupKey, diagnosis: Diagnosis | None) -> bool:
+    """True if a failed start may have taken a node down that was present at its beginning.
+
+    Not of a group that served a moment ago: its node was lost before, and Ray notices that a minute later.
+    """
+    if diagnosis is None or diagnosis.cause is not Cause.AWAY or state.standing(group).falls:
+        return False
+    begun, boots = state.starts.get(group, {}), state.nodes.boots
+    return any(boot and boots.get(node) != boot for node, boot in begun.items())
+
+
 def _rung_kept(
     desired: Desired, group: GroupKey, standing: Standing, words: str, *, again: bool
 ) -> LadderStep:
@@ -265,17 +280,27 @@ def _rung_kept(
     return kind(group=group, standing=standing, nodes=nodes, reason=words)
 
 
-def _move(one: FallbackCase, rung: int, why: str) -> list[Action]:
-    """Moves a group to a lower rung for a reason other than a failed start."""
+def _move(one: FallbackCase, rung: int, why: str, *, left: bool = False) -> list[Action]:
+    """Moves a group to another rung for a reason other than a failed start.
+
+    `left`: those that it passes need nodes that are gone, and have not failed.
+    """
     standing, plan = one.standing, one.desired.plan_of(one.group)
-    passed = passed_by(standing, rung, why)
-    lower = Standing(rung=rung, falls=standing.falls, refused=standing.refused, passed=passed)
+    untried = {*standing.left, *(range(standing.rung, rung) if left else ())}
+    other = Standing(
+        rung=rung,
+        falls=standing.falls,
+        refused=standing.refused,
+        passed=passed_by(standing, rung, why)[:rung],
+        left=tuple(sorted(at for at in untried if at < rung)),
+        bound=standing.bound,
+    )
     following = plan.ladder[rung]
     cost = cost_words(plan.rung_at(standing.rung), following)
     words = f"{why}; next: {rung_words(following)}{cost and f', {cost}'}"
     nodes = following.candidate.shape.nodes
     return [
-        MoveGroup(group=one.group, standing=lower, nodes=nodes, reason=words),
+        MoveGroup(group=one.group, standing=other, nodes=nodes, reason=words),
         RestartGroup(group=one.group, nodes=nodes, reason=why),
     ]
 
@@ -308,16 +333,47 @@ def _leave(one: FallbackCase) -> list[Action] | None:
         return None
     plan = one.desired.plan_of(one.group)
     gone, drained = one.state.nodes.gone(one.now), one.state.drained
-    rung = rung_without(plan, gone | drained, one.standing.rung)
+    away = gone | drained
+    bound = one.standing.bound or (TOOK_DOWN if _was_starting(one) else "")
+    rung = rung_without(plan, away, one.standing.rung, own=bool(bound))
     if rung is not None:
-        return _move(one, rung, blocked.what)
+        return _move(one, rung, blocked.what, left=True)
+    if (back := _rung_back(one, own=bool(bound))) is not None:
+        return _move(one, back, blocked.what)
     no_rung = "no rung of its ladder does without"
-    if not blocked.is_drained and rung_without(plan, gone, one.standing.rung) is not None:
+    if bound and rung_without(plan, away, one.standing.rung) is not None:
+        no_rung = f"it is not moved: {bound}"
+    elif not blocked.is_drained and rung_without(plan, gone, one.standing.rung) is not None:
         no_rung = f"each rung that does without needs a drained node ({', '.join(sorted(drained))})"
     why = f"{blocked.what}, and {no_rung}; it starts {blocked.until}"
+    noted: list[Action] = []
+    if bound != one.standing.bound:
+        standing = one.standing.model_copy(update={"bound": bound})
+        noted = [KeepStanding(group=one.group, standing=standing, reason=blocked.what)]
     if one.state.pending.waiting.get(one.group) == why:
-        return []
-    return [WaitForNodes(group=one.group, reason=why)]
+        return noted
+    return [*noted, WaitForNodes(group=one.group, reason=why)]
+
+
+def _rung_back(one: FallbackCase, *, own: bool) -> int | None:
+    """The first rung above that the group left for a node which is there again; None without one.
+
+    `own`: only one on the nodes of its choice.
+    """
+    plan = one.desired.plan_of(one.group)
+    absent = {*one.state.nodes.away_since, *one.state.drained}
+    for at in one.standing.left:
+        if at >= len(plan.ladder) or (own and plan.is_elsewhere(plan.ladder[at])):
+            continue
+        if not absent.intersection(plan.ladder[at].candidate.shape.nodes):
+            return at
+    return None
+
+
+def _was_starting(one: FallbackCase) -> bool:
+    """True if a node of a group that has not served for a while went away during its start, and has not come back."""
+    begun, boots = one.state.starts.get(one.group, {}), one.state.nodes.boots
+    return not one.standing.falls and any(boot and not boots.get(node) for node, boot in begun.items())
 
 
 class _Blocked(NamedTuple):

@@ -18,6 +18,10 @@ RETRIES = 3
 """Starts of a group that was given up because memory was not free, once it is, until it is ready."""
 
 
+TOOK_DOWN = "a node went away while it was starting, and no other one is to go down with it"
+"""Reason for leaving out rungs on other nodes: a start that took its node down could do the same there."""
+
+
 class Step(Value):
     """The answer to a failed start, and its reason in words."""
 
@@ -27,7 +31,11 @@ class Step(Value):
 
 
 def step(
-    group: GroupPlan, standing: Standing, diagnosis: Diagnosis | None, drained: Collection[str] = ()
+    group: GroupPlan,
+    standing: Standing,
+    diagnosis: Diagnosis | None,
+    drained: Collection[str] = (),
+    gone: Collection[str] = (),
 ) -> Step:
     """The step after a failed start. No rung is taken that needs a drained node.
 
@@ -35,6 +43,7 @@ def step(
         standing: position of the group when it failed.
         diagnosis: the cause, if it is known.
         drained: nodes on which nothing is to be started.
+        gone: nodes that do not come back. A rung that needs one is taken only if no other is left.
     """
     failed = group.rung_at(standing.rung)
     why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
@@ -44,36 +53,74 @@ def step(
         return Step(verb="again", standing=again, words=f"{why}; trying again")
     passed = passed_by(standing, standing.rung + 1, why)
     without_tool = diagnosis.nodes if diagnosis is not None else ()
-    rung = rung_without(group, {*drained, *without_tool}, standing.rung + 1)
+    is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
+    rung = _next_rung(group, standing, {*drained, *without_tool}, gone, waits=not is_refused)
     if rung is None and without_tool:
         # Each rung that is left needs that tool, too. One of them, or the end, would outlast the tool's absence.
         again = standing.model_copy(update={"restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again: no other rung does without it")
+    if rung is None and standing.left and not is_refused:
+        return _back(group, standing, why)
+    did_not = f"{rung_words(failed)} did not start ({why})"
     if rung is not None:
         following = group.ladder[rung]
         cost = cost_words(failed, following)
-        words = (
-            f"{rung_words(failed)} did not start ({why}); next: {rung_words(following)}{cost and f', {cost}'}"
-        )
-        skipped = tuple(
-            _left_out(one, drained, without_tool) for one in group.ladder[standing.rung + 1 : rung]
-        )
+        words = f"{did_not}; next: {rung_words(following)}{cost and f', {cost}'}"
+        below = range(standing.rung + 1, rung)
         lower = Standing(
-            rung=rung, falls=standing.falls, refused=standing.refused, passed=(*passed, *skipped)
+            rung=rung,
+            falls=standing.falls,
+            refused=standing.refused,
+            passed=(
+                *passed,
+                *(_left_out(group.ladder[at], drained, without_tool, gone) for at in below),
+            ),
+            left=(*standing.left, *(at for at in below if set(gone) & set(_nodes(group, at)))),
+            bound=standing.bound,
         )
         return Step(verb="next", standing=lower, words=words)
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
     if left := group.ladder[standing.rung + 1 :]:
-        end = f"the other rungs are left out: {_left_out(left[0], drained)}"
-    words = f"{rung_words(failed)} did not start ({why}); {end}"
-    is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
+        end = f"the other rungs are left out: {_left_out(left[0], drained, gone=gone)}"
+    words = f"{did_not}; {end}"
     refused = standing.refused + 1 if is_refused else 0
     if refused:
         retry = "it starts once more when that memory is free"
         words += f"; {retry if refused <= RETRIES else '`sparkfleet apply` tries once more'}"
-    last = Standing(rung=standing.rung, tries=tries, given_up=True, refused=refused, passed=passed)
+    last = Standing(
+        rung=standing.rung,
+        tries=tries,
+        given_up=True,
+        refused=refused,
+        passed=passed,
+        left=standing.left,
+        bound=standing.bound,
+    )
     return Step(verb="end", standing=last, words=words)
+
+
+def _back(group: GroupPlan, standing: Standing, why: str) -> Step:
+    """The step after the last rung of a group that has left others for a lost node: it waits for that node."""
+    back = standing.left[0]
+    failed = f"{rung_words(group.rung_at(standing.rung))} did not start ({why})"
+    words = f"{failed}; it starts as {rung_words(group.ladder[back])} when the nodes of that are back"
+    above = Standing(rung=back, falls=standing.falls, passed=standing.passed[:back], bound=failed)
+    return Step(verb="next", standing=above, words=words)
+
+
+def _nodes(group: GroupPlan, at: int) -> tuple[str, ...]:
+    return group.ladder[at].candidate.shape.nodes
+
+
+def _next_rung(
+    group: GroupPlan, standing: Standing, without: Collection[str], gone: Collection[str], *, waits: bool
+) -> int | None:
+    """The first rung below the position without these nodes; one that needs a node which is gone only if no other is left,
+    and it `waits`."""
+    below = standing.rung + 1
+    found = rung_without(group, {*without, *gone}, below, own=bool(standing.bound))
+    return rung_without(group, without, below, own=bool(standing.bound)) if found is None and waits else found
 
 
 def passed_by(standing: Standing, rung: int, why: str) -> tuple[str, ...]:
@@ -82,12 +129,16 @@ def passed_by(standing: Standing, rung: int, why: str) -> tuple[str, ...]:
     return (*standing.passed, *("not known",) * missing, *(why,) * (rung - standing.rung))
 
 
-def rung_without(group: GroupPlan, nodes: Collection[str], standing: int = 0) -> int | None:
+def rung_without(
+    group: GroupPlan, nodes: Collection[str], standing: int = 0, *, own: bool = False
+) -> int | None:
     """The first rung from the position on that needs none of these nodes; None if each needs one.
 
-    The rungs above have failed before.
+    The rungs above have failed before. `own`: only those on the nodes of the choice.
     """
     for index, rung in enumerate(group.ladder):
+        if own and group.is_elsewhere(rung):
+            continue
         if index >= standing and not set(rung.candidate.shape.nodes) & set(nodes):
             return index
     return None
@@ -106,12 +157,20 @@ def rung_with_less(group: GroupPlan, standing: int, away: Collection[str] = ()) 
     return None
 
 
-def _left_out(rung: Rung, drained: Collection[str], without_tool: Collection[str] = ()) -> str:
-    """The reason for leaving a rung out: its drained nodes, or those whose container tool does not work."""
-    if names := [node for node in rung.candidate.shape.nodes if node in drained]:
-        return f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} drained"
-    names = [node for node in rung.candidate.shape.nodes if node in without_tool]
-    return f"the container tool of {' and '.join(names)} does not work"
+def _left_out(
+    rung: Rung,
+    drained: Collection[str],
+    without_tool: Collection[str] = (),
+    gone: Collection[str] = (),
+) -> str:
+    """The reason for leaving a rung out: its nodes that are drained or gone, or whose container tool does not work; else its
+    other nodes, which a start that took one down is not to take down, too."""
+    for nodes, one, several in ((drained, "is drained", "are drained"), (gone, "is gone", "are gone")):
+        if names := [node for node in rung.candidate.shape.nodes if node in nodes]:
+            return f"{' and '.join(names)} {one if len(names) == 1 else several}"
+    if names := [node for node in rung.candidate.shape.nodes if node in without_tool]:
+        return f"the container tool of {' and '.join(names)} does not work"
+    return TOOK_DOWN
 
 
 def cost_words(before: Rung, after: Rung) -> str:

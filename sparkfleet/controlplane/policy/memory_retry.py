@@ -35,9 +35,11 @@ def retry_refused(state: FleetState, now: Now) -> list[Action]:
     if state.starts or rolling_updates(state) or any(map(state.is_loading, state.to_run.values())):
         return []
     for desired, group in refused(state):
-        rung = desired.plan_of(group).rung_at(state.standing(group).rung)
-        if _fits(state, rung):
-            return _again(state, group, rung)
+        plan, standing = desired.plan_of(group), state.standing(group)
+        # Those that it left for a lost node first: it may be back.
+        for at in (*standing.left, standing.rung):
+            if _fits(state, plan.rung_at(at)):
+                return _again(state, group, plan.rung_index(at), plan.rung_at(at))
     return []
 
 
@@ -46,9 +48,17 @@ def _fits(state: FleetState, rung: Rung) -> bool:
     return state.drained.isdisjoint(nodes) and all(state.available.get(node, -1) >= need for node in nodes)
 
 
-def _again(state: FleetState, group: GroupKey, rung: Rung) -> list[Action]:
+def _again(state: FleetState, group: GroupKey, at: int, rung: Rung) -> list[Action]:
     before, nodes = state.standing(group), rung.candidate.shape.nodes
-    fields = {"given_up": False, "tries": 0, "restarts": 0, "passed": before.passed[: before.rung]}
+    left = tuple(one for one in before.left if one < at)
+    fields = {
+        "rung": at,
+        "given_up": False,
+        "tries": 0,
+        "restarts": 0,
+        "passed": before.passed[:at],
+        "left": left,
+    }
     why = (
         f"the memory that {rung_words(rung)} needs is free again: it starts once more"
         f" ({before.refused} of {RETRIES} times since it was ready)"

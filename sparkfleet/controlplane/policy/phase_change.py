@@ -46,8 +46,8 @@ def _on_ready(state: FleetState, report: GroupReport) -> list[Action]:
         return [ended]
     standing = state.standing(report.group)
     found: list[Action] = [ended]
-    if standing.tries or standing.restarts or standing.refused:
-        anew = standing.model_copy(update={"tries": 0, "restarts": 0, "refused": 0})
+    if standing.tries or standing.restarts or standing.refused or standing.bound:
+        anew = standing.model_copy(update={"tries": 0, "restarts": 0, "refused": 0, "bound": ""})
         found.append(KeepStanding(group=report.group, standing=anew, reason="it is ready"))
     if report.group not in desired.groups:
         return found

@@ -56,7 +56,8 @@ class FleetSnapshot:
     stranded: Mapping[str, str] = field(default_factory=dict)
     """By deployment: nodes that one of its groups waits for and that may never return, in words; "" if there are none."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """By deployment: nodes of its groups that do not answer now, in words; "" if all do."""
+    """By deployment: nodes of its groups that do not answer now, in words, with the start of a group that does not serve; ""
+    if all do."""
     keyless: Mapping[str, str] = field(default_factory=dict)
     """In words, deployments that list keys of which none may use them."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
@@ -192,10 +193,7 @@ class FleetSnapshot:
         if waits := self.stranded.get(desired.name):
             return "failed", waits
         if lost := self.lost.get(desired.name):
-            return (
-                "starting",
-                f"{lost}; its group starts when that is back, or elsewhere if the plan has a rung for it",
-            )
+            return "starting", lost
         return "starting", self._start_words(desired)
 
     def _start_words(self, desired: Desired) -> str:

@@ -101,7 +101,10 @@ def _group_document(spec: Deployment, number: int, group: GroupPlan, inventory: 
         "group": number,
         "runs": str(group.choice.candidate),
         "image": image_of(group.choice.candidate) or None,
-        "then": [rung.candidate.how for rung in group.ladder[1:]],
+        "then": [
+            str(rung.candidate) if group.is_elsewhere(rung) else rung.candidate.how
+            for rung in group.ladder[1:]
+        ],
         "ranks": [
             {
                 "rank": run.rank,

@@ -264,18 +264,19 @@ async def fleet_of(
     `endpoint_port`: the endpoint's present port, see `Inventory.endpoint_ports`.
     """
     name, ports = session.inventory.fleet, session.inventory.endpoint_ports(endpoint_port)
+    known = partial(Fleet, name=name, head=session.inventory.head, endpoint_ports=ports)
     if assumed is not None:
         facts = assume(assumed, session.inventory)
         nodes = tuple(node.name for node in facts)
         links = links_of(session.inventory)
-        return Fleet(name=name, nodes=facts, links=links, assumed=nodes, endpoint_ports=ports)
+        return known(nodes=facts, links=links, assumed=nodes)
     facts = await collect_facts(session.inventory, session.channels, without)
     found = measured_links(session.inventory, load_measurements(FleetPaths.default(name).links))
     links = tuple(link for link in found if not set(link.nodes) & set(without))
     closed = session.inventory.lan_rendezvous
     exposed = () if closed else tuple(node.name for node in facts if not node.fleet_firewall)
     drained = tuple(sorted(without))
-    return Fleet(name=name, nodes=facts, links=links, drained=drained, exposed=exposed, endpoint_ports=ports)
+    return known(nodes=facts, links=links, drained=drained, exposed=exposed)
 
 
 async def checkpoints_for(

@@ -83,6 +83,26 @@ def running_plans(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
     return {one.name: one.plan for one in status.deployments if one.plan is not None} if status else {}
 
 
+def plans_as_they_run(status: FleetStatus | None) -> dict[str, DeploymentPlan]:
+    """The same, each group at the rung that it is at: one that has lost a node holds memory on others than its first."""
+    plans = running_plans(status)
+    return {
+        one.name: _as_it_runs(plans[one.name], one.passed)
+        for one in (status.deployments if status else ())
+        if one.name in plans
+    }
+
+
+def _as_it_runs(plan: DeploymentPlan, passed: Sequence[Sequence[str]]) -> DeploymentPlan:
+    """A plan without the rungs that its groups have left; `passed`: as a status has them."""
+    left = [len(passed[at]) if at < len(passed) else 0 for at in range(len(plan.groups))]
+    groups = (
+        group.model_copy(update={"ladder": group.ladder[group.rung_index(at) :]})
+        for group, at in zip(plan.groups, left, strict=True)
+    )
+    return plan.model_copy(update={"groups": tuple(groups)})
+
+
 def yielding(status: FleetStatus | None) -> frozenset[str]:
     """Deployments on demand that are loaded: their memory is for whatever starts."""
     found = status.deployments if status else ()

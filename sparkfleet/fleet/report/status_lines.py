@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
+from sparkfleet.controlplane.policy.ladder import cost_words
 from sparkfleet.controlplane.state.event import Event
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, NodeReport
 from sparkfleet.controlplane.views.speculation_advice import advice_for
@@ -194,10 +195,25 @@ def _serving_lines(
     if candidate is not None:
         yield from _draft_lines(deployment.model_copy(update={"groups": (group,)}))
     if group.rung:
-        yield (
-            f"rung {group.rung + 1} of its ladder: what was planned first failed"
-            f" (`sparkfleet describe {deployment.name}`)"
-        )
+        yield from _rung_lines(deployment, group, past.fleet)
+
+
+def _rung_lines(deployment: DeploymentStatus, group: GroupReport, fleet: FleetStatus) -> Iterator[str]:
+    """The reason for a rung below the first: what was planned first failed, or it does without a node; with the command if
+    that has joined again, and is worth a start."""
+    at, rung = deployment.index_of(group.group), deployment.rung_of(group)
+    found = deployment.plan.groups[at] if deployment.plan is not None and at is not None else None
+    number, details = f"rung {group.rung + 1} of its ladder", f"(`sparkfleet describe {deployment.name}`)"
+    if found is None or rung is None or not found.is_elsewhere(rung):
+        yield f"{number}: what was planned first failed {details}"
+        return
+    nodes = found.choice.candidate.shape.nodes
+    lost = [node for node in nodes if node not in rung.candidate.shape.nodes]
+    yield f"{number}: without {' and '.join(lost)} {details}"
+    there = {node.name for node in fleet.nodes if node.joined and node.silent_s is None} - fleet.drained_nodes
+    was, could = (one.prediction.decode_tps_per_request for one in (rung, found.choice))
+    if there.issuperset(nodes) and was is not None and could is not None and could.mid > was.mid:
+        yield f"`sparkfleet apply FILE`: {cost_words(rung, found.choice)}"
 
 
 def _draft_lines(deployment: DeploymentStatus) -> Iterator[str]:

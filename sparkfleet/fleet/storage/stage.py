@@ -32,24 +32,29 @@ def needs_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
 
 
 def fallbacks_of(plans: Iterable[DeploymentPlan]) -> tuple[Need, ...]:
-    """Further nodes for the same weights and images, so that a group can fall back or leave a lost node.
+    """Further nodes for the same weights and images, so that a group can fall back, and everything that it needs to leave a
+    lost node.
 
-    Weights and images of lower rungs alone, such as another engine's image, are not fetched yet: the next `apply` does so
-    if the rungs above are remembered as failed.
+    Weights and images of lower rungs on its own nodes alone, such as another engine's image, are not fetched yet: the next
+    `apply` does so if the rungs above are remembered as failed.
     """
     plans = tuple(plans)
     first = {(thing, node) for need in needs_of(plans) for thing in [need.wanted] for node in need.nodes}
-    known = {thing for thing, _ in first}
     where: _Where = {}
-    rungs = (rung.candidate for plan in plans for group in plan.groups for rung in group.ladder[1:])
-    for candidate in rungs:
-        for thing in _things(candidate):
-            where.setdefault(thing, {}).update(dict.fromkeys(candidate.shape.nodes))
+    elsewhere: _Where = {}
+    for group in (group for plan in plans for group in plan.groups):
+        for rung in group.ladder[1:]:
+            nodes = dict.fromkeys(rung.candidate.shape.nodes)
+            for thing in _things(rung.candidate):
+                where.setdefault(thing, {}).update(nodes)
+                if group.is_elsewhere(rung):
+                    elsewhere.setdefault(thing, {}).update(nodes)
+    known = {thing for thing, _ in first} | {need.wanted for need in _needs(elsewhere)}
     return tuple(
-        need.model_copy(update={"nodes": nodes})
+        need.model_copy(update={"nodes": further})
         for need in _needs(where)
         if need.wanted in known
-        if (nodes := tuple(node for node in need.nodes if (need.wanted, node) not in first))
+        if (further := tuple(node for node in need.nodes if (need.wanted, node) not in first))
     )
 
 

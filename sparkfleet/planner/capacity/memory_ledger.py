@@ -33,6 +33,7 @@ class MemoryLedger:
         fleet: the nodes.
         held: bytes per node that groups will give back that are replaced.
         ports: declared ports by node and port, each with the deployment that has it, or the gateway.
+        kept: bytes per node that are kept for groups that lose a node.
     """
 
     def __init__(
@@ -40,16 +41,19 @@ class MemoryLedger:
         fleet: Fleet,
         held: Mapping[str, int] | None = None,
         ports: Mapping[tuple[str, int | None], str] | None = None,
+        kept: Mapping[str, int] | None = None,
     ) -> None:
         self.ports = dict(ports or {})
         self._fleet = fleet
         self._held = dict(held or {})
+        self._kept = dict(kept or {})
         self._empty = {node.name: self._room(node) for node in fleet.nodes}
         self._placed: dict[str, list[tuple[str, int]]] = {node.name: [] for node in fleet.nodes}
         self._sums: dict[str, float] = dict.fromkeys(self._empty, 0.0)
 
     def _room(self, node: NodeFacts) -> MemoryBudget:
         free = min(node.memory.available + self._held.get(node.name, 0), node.memory.total)
+        free = max(0, free - self._kept.get(node.name, 0))
         if node.gpu is None:
             return MemoryBudget(free, free)
         used: float | None = float(node.memory.total - free)

@@ -38,7 +38,7 @@ def plan_deployment(
     missing: list[SkippedVariant] = []
     variants = spec.resolved()
     for number, variant in enumerate(variants):
-        found, reasons, near = _serve_variant(spec, number, variant, planning, ledger, share=share)
+        found, reasons, near = serve_variant(spec, number, variant, planning, ledger, share=share)
         known = _known(planning.checkpoints.get(variant.model))
         groups += [group.model_copy(update=known) for group in found]
         rejected += reasons if len(variants) == 1 else [_of_variant(one, variant) for one in reasons]
@@ -62,7 +62,7 @@ def _of_variant(rejection: Rejection, variant: Variant) -> Rejection:
     return rejection.model_copy(update={"what": f"{variant.model.rpartition('/')[2]} · {rejection.what}"})
 
 
-def _serve_variant(
+def serve_variant(
     spec: Deployment,
     number: int,
     variant: Variant,
@@ -71,6 +71,16 @@ def _serve_variant(
     *,
     share: int,
 ) -> ServedVariant:
+    """Groups for one variant of a deployment, put on the ledger, or the reasons for having none.
+
+    Args:
+        spec: the deployment.
+        number: which of its variants this is.
+        variant: the variant, with the deployment's settings.
+        planning: inputs of the planner.
+        ledger: what is left of the nodes.
+        share: nodes that the deployment may take.
+    """
     mistaken = constraints.mistaken(spec, number, variant, planning.fleet)
     if mistaken is not None:
         return ServedVariant([], [mistaken])

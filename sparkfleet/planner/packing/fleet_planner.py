@@ -21,6 +21,7 @@ from sparkfleet.planner.packing.deployment_planner import plan_deployment
 from sparkfleet.planner.packing.planning_context import PlanningContext
 from sparkfleet.planner.packing.served_variant import nodes_and_bytes_of
 from sparkfleet.planner.packing.shared_kv import shared_kv
+from sparkfleet.planner.packing.standby import with_standbys
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, InfeasibleDeployment, Plan
@@ -80,7 +81,7 @@ def plan_fleet(
     )
     always = [spec for spec in specs if not spec.on_demand]
     first = _planned(always, planning)
-    apart = replace(planning, beside=first.nodes)
+    apart = replace(planning, beside=first.nodes, takes_turns=True)
     return _joined(first, [_planned([spec], apart) for spec in specs if spec.on_demand], specs)
 
 
@@ -128,7 +129,8 @@ def _planned(specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
         order = again
     tried.sort(key=lambda attempt: len(attempt[1].refused))
     plan = _with_room(tried, specs, planning)
-    return _finished(_at_the_edge(plan, tried[0][0], specs, planning), specs, planning)
+    plan = _finished(_at_the_edge(plan, tried[0][0], specs, planning), specs, planning)
+    return with_standbys(plan, specs, planning)
 
 
 def _hardest_first(spec: Deployment, planning: PlanningContext) -> tuple[bool, float, str]:
@@ -194,7 +196,8 @@ def _crowded_out(
 
 def _finished(plan: Plan, specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
     """The plan with what every choice could hold beside all the others."""
-    ledger = MemoryLedger(planning.fleet, planning.given_back())
+    kept = {} if planning.takes_turns else planning.most_kept()
+    ledger = MemoryLedger(planning.fleet, planning.given_back(), kept=kept)
     for load in plan.nodes:
         for name, held in load.placed:
             ledger.put(name, (load.node,), held)
@@ -232,7 +235,8 @@ def _reaching(
 
 def _pack(order: Sequence[Deployment], specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
     names = {spec.name for spec in specs}
-    ledger = MemoryLedger(planning.fleet, planning.given_back(), planning.ports_beside(names))
+    kept = {} if planning.takes_turns else planning.most_kept()
+    ledger = MemoryLedger(planning.fleet, planning.given_back(), planning.ports_beside(names), kept)
     for load in planning.beside:
         for name, held in load.placed:
             ledger.put(name, (load.node,), held)

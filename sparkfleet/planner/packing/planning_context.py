@@ -46,6 +46,8 @@ class PlanningContext:
     """Deployments on demand that are not: they hold no memory."""
     beside: tuple[NodeLoad, ...] = ()
     """Memory that the other deployments of the same call hold."""
+    takes_turns: bool = False
+    """One on demand is planned: it may have memory that is kept for lost nodes, and gives it back when that is needed."""
 
     def cpu_model(self, model: str) -> CpuModel | None:
         """A model that would run on a CPU; None if nothing is known about it."""
@@ -70,6 +72,29 @@ class PlanningContext:
                 for node in group.choice.candidate.shape.nodes:
                     held[node] += int(group.choice.prediction.memory_bytes_per_rank.mid)
         return dict(held)
+
+    def kept(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Bytes that running deployments keep for groups that lose a node: by that node, by the node that they are on, by
+        deployment. Without those that are planned."""
+        found: dict[str, dict[str, dict[str, int]]] = {node: {} for node in self.fleet.by_name}
+        for name, plan in self.running.items():
+            if name in self.replaced or not plan.keeps_standby:
+                continue
+            for group in plan.groups:
+                for lost in group.choice.candidate.shape.nodes:
+                    rung = group.without(lost)
+                    for node, size in group.further(rung).items() if rung is not None else ():
+                        at = found.setdefault(lost, {}).setdefault(node, {})
+                        at[name] = at.get(name, 0) + size
+        return found
+
+    def most_kept(self) -> dict[str, int]:
+        """Bytes that running deployments keep on each node, for the loss of one node: of whichever takes most."""
+        most: dict[str, int] = defaultdict(int)
+        for by_node in self.kept().values():
+            for node, by_name in by_node.items():
+                most[node] = max(most[node], sum(by_name.values()))
+        return dict(most)
 
     def ports_beside(self, names: Collection[str]) -> dict[tuple[str, int | None], str]:
         """Declared ports of the gateway and of the running deployments beside these, by node and port, with their owner.

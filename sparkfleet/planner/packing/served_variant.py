@@ -18,8 +18,9 @@ class ServedVariant(NamedTuple):
 
 
 def nodes_and_bytes_of(group: GroupPlan) -> tuple[tuple[str, ...], float]:
-    """The nodes of a group, and the bytes that each of its ranks is counted with on them: those of its largest rung."""
-    largest = max(rung.prediction.memory_bytes_per_rank.mid for rung in group.ladder)
+    """The nodes of a group, and the bytes that each of its ranks is counted with on them: those of its largest rung
+    there."""
+    largest = max(rung.prediction.memory_bytes_per_rank.mid for rung in group.own_rungs)
     return group.choice.candidate.shape.nodes, largest
 
 

@@ -73,6 +73,8 @@ class Fleet(Value):
     name: str = ""
     nodes: tuple[NodeFacts, ...]
     links: tuple[LinkFacts, ...] = ()
+    head: str = ""
+    """Node of the controller and the gateway, without which nothing moves; "": not known."""
     assumed: tuple[str, ...] = ()
     """Nodes that nobody has asked: their facts are those of their kind."""
     drained: tuple[str, ...] = ()

@@ -241,6 +241,29 @@ class GroupPlan(Value):
         """The rung that is tried first."""
         return self.ladder[0]
 
+    @property
+    def own_rungs(self) -> tuple[Rung, ...]:
+        """Rungs on the nodes of the choice."""
+        return tuple(rung for rung in self.ladder if not self.is_elsewhere(rung))
+
+    @property
+    def rungs_elsewhere(self) -> tuple[Rung, ...]:
+        """Rungs that do without a node of the choice: places to go on if that is lost."""
+        return tuple(rung for rung in self.ladder if self.is_elsewhere(rung))
+
+    def is_elsewhere(self, rung: Rung) -> bool:
+        """True if a rung does without a node of the choice."""
+        return not set(self.choice.candidate.shape.nodes) <= set(rung.candidate.shape.nodes)
+
+    def without(self, node: str) -> Rung | None:
+        """The first rung that does without a node; None if each needs it."""
+        return next((rung for rung in self.ladder if node not in rung.candidate.shape.nodes), None)
+
+    def further(self, rung: Rung) -> dict[str, int]:
+        """Bytes that a rung takes on nodes beside those of the choice."""
+        size, own = round(rung.prediction.memory_bytes_per_rank.mid), self.choice.candidate.shape.nodes
+        return {node: size for node in rung.candidate.shape.nodes if node not in own}
+
     def rung_index(self, at: int) -> int:
         """Index of the rung that a group at position `at` has: the last one if it fell while a shorter ladder was made."""
         return min(at, len(self.ladder) - 1)
@@ -270,6 +293,8 @@ class DeploymentPlan(Value):
     groups: tuple[GroupPlan, ...]
     left_out: tuple[SkippedVariant, ...] = ()
     rejected: tuple[Rejection, ...] = ()
+    keeps_standby: bool = False
+    """Memory of other nodes is kept for its groups (`standby: true`)."""
     drivers: tuple[tuple[str, str], ...] = ()
     """The fleet's nodes that have a GPU, and which version of its driver they had when this was planned."""
 
@@ -302,13 +327,15 @@ class NodeLoad(Value):
     """By deployment."""
     on_demand: tuple[tuple[str, int], ...] = ()
     """The same of deployments on demand, which take turns."""
+    kept: tuple[tuple[str, int], ...] = ()
+    """Memory that is kept for groups that lose a node, by deployment: most that any one node's loss takes."""
     assumed: bool = False
     """The node was not read: these are the numbers of its kind."""
 
     @property
     def left(self) -> int:
         """Memory still free for engines."""
-        return self.usable - sum(size for _, size in self.placed)
+        return self.usable - sum(size for _, size in (*self.placed, *self.kept))
 
 
 class InfeasibleDeployment(Value):

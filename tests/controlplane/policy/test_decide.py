@@ -21,6 +21,7 @@ from sparkfleet.controlplane.policy.actions import (
     RetireGroup,
     StartGroup,
     TryAgain,
+    WaitForNodes,
 )
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.fallback import ANSWER_S, BREAKER_FAILURES, RESTARTS
@@ -391,8 +392,8 @@ def test_only_the_first_rule_that_applies_to_a_group_decides():
     assert decide(state, NOW) == [EndGroup(group=TINY, reason="it is given up")]
 
 
-def test_a_group_is_restarted_once_in_a_round_at_the_rung_that_is_kept():
-    """It failed at the first rung, and the second one needs a node that is gone."""
+def test_a_failed_start_is_followed_by_the_first_rung_whose_nodes_are_there():
+    """It failed at the first rung, and the second one needs a node that is gone: it is restarted once."""
     nodes = seen(NOW.steady, this="first", that=None)
     state = FleetState(
         desired={"tiny": desired("tiny", rungs=3, nodes=(("this",), ("that",), ("this",)))},
@@ -400,10 +401,27 @@ def test_a_group_is_restarted_once_in_a_round_at_the_rung_that_is_kept():
         reports=(phase_report(GroupPhase.FAILED),),
         nodes=replace(nodes, away_since={"that": 0.0}),
     )
-    first, second, restart = decide(state, NOW)
-    assert (first.standing.rung, second.standing.rung) == (1, 2)
+    taken, restart = decide(state, NOW)
+    assert (taken.standing.rung, taken.standing.passed[1]) == (2, "that is gone")
     assert (type(restart), restart.nodes, restart.answers) == (RestartGroup, ("this",), True)
-    assert after(state, [first, second, restart], NOW).starts == {TINY: {"this": "first"}}
+    assert after(state, [taken, restart], NOW).starts == {TINY: {"this": "first"}}
+
+
+def test_a_group_that_has_moved_goes_back_when_its_new_node_is_lost_in_turn():
+    """A rung that was left for a lost node has not failed, and a stored plan has no other below."""
+    state = FleetState(
+        desired={"tiny": desired("tiny", rungs=2, nodes=(("that",), ("other",)))},
+        apps=(application(TINY, "starting"),),
+        standings={TINY: Standing(rung=1, passed=("that is gone",), left=(0,))},
+        nodes=replace(seen(NOW.steady, this="first", that="second", other=None), away_since={"other": 0.0}),
+    )
+    moved, restart = decide(state, NOW)
+    assert moved.standing == Standing(rung=0)
+    assert moved.reason.startswith("other is gone; next: that · ")
+    assert restart.nodes == ("that",)
+    away = {"other": 0.0, "that": NOW.steady}
+    waits = decide(replace(state, nodes=replace(state.nodes, away_since=away)), NOW)
+    assert [type(one) for one in waits] == [WaitForNodes], "that has just gone, too"
 
 
 def phase_report(phase):

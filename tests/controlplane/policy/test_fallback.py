@@ -14,13 +14,14 @@ from sparkfleet.units import GIB
 
 
 def ladder(*rungs, context=512):
-    """A plan of one group; of each rung the memory that it needs, bytes, and its node."""
+    """A plan of one group; of each rung the memory that it needs, bytes, and its node or nodes."""
     made = plan()
     choice = made.groups[0].choice
 
     def rung(needs, node):
         band = Band(low=0.0, mid=needs, high=needs)
-        shape = choice.candidate.shape.model_copy(update={"nodes": (node,)})
+        nodes = (node,) if isinstance(node, str) else node
+        shape = choice.candidate.shape.model_copy(update={"nodes": nodes})
         return choice.model_copy(
             update={
                 "candidate": choice.candidate.model_copy(update={"shape": shape, "context": context}),
@@ -175,6 +176,48 @@ async def test_when_its_node_is_back_it_starts(stranded):
     assert stranded.state == "starting"
     await stranded.ready(1)
     assert stranded.state == "ready"
+
+
+@pytest.fixture
+async def on_two(world, monkeypatch):
+    """A group on two nodes, with a rung on one of them: it starts."""
+    monkeypatch.setattr(seen, "GONE_S", 0.0)
+    world.inventory_nodes = ("this", "that")
+    world.nodes.available["that"] = 100 * GIB
+    world.nodes.boots["that"] = "first"
+    await world.look()
+    await put(world, ladder((1.0, ("this", "that")), (2.0, "this")))
+    await world.controller.intake.report(report(phase=GroupPhase.STARTING))
+    return world
+
+
+async def loses_that(world):
+    world.apps.become("tiny", 1, "starting")
+    world.controller.fleet.reports.forget(())
+    world.nodes.away = {"that"}
+    await world.look()
+    for _ in range(3):
+        await world.controller.reconcile()
+
+
+async def test_a_group_that_served_goes_on_with_the_node_that_is_left(on_two):
+    await on_two.ready(1)
+    await loses_that(on_two)
+    assert on_two.rungs[-1] == 1
+    status = on_two.controller.queries.status().deployments[0]
+    assert status.passed == (("that is gone",),)
+
+
+async def test_a_group_that_was_starting_takes_no_other_node_down(on_two):
+    """A start that runs out of memory freezes its node, and would freeze the next one."""
+    await loses_that(on_two)
+    assert on_two.rungs == [0]
+    status = on_two.controller.queries.status().deployments[0]
+    assert (status.state, status.detail) == (
+        "failed",
+        "that is gone, and it is not moved: a node went away while it was starting, and no other one is to go down with it;"
+        " it starts when that is back; `sparkfleet drain that` moves it if other nodes have room",
+    )
 
 
 # --- a newer generation that waits

@@ -2,7 +2,7 @@ import pytest
 from rungs import rung as rung_on
 from rungs import sglang_rung as rung
 
-from sparkfleet.controlplane.policy.ladder import passed_by, rung_with_less, rung_without, step
+from sparkfleet.controlplane.policy.ladder import TOOK_DOWN, passed_by, rung_with_less, rung_without, step
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.perf.prediction import Band, Prediction
@@ -138,6 +138,57 @@ def test_a_ladder_whose_other_rungs_are_on_drained_nodes_ends_there():
     taken = step(ladder, Standing(), diagnosis(Cause.MEMORY), {"spark2"})
     assert (taken.verb, taken.standing.given_up) == ("end", True)
     assert taken.words.endswith("; the other rungs are left out: spark2 is drained")
+
+
+class TestGoneNodes:
+    """The first rung has spark1; those below have the others, one of which is gone."""
+
+    LADDER = GroupPlan(ladder=(rung("none"), rung("none", node="spark2"), rung("none", node="spark3")))
+
+    def test_a_rung_that_needs_one_is_left_out_with_the_reason(self):
+        taken = step(self.LADDER, Standing(), diagnosis(Cause.MEMORY), gone={"spark2"})
+        assert (taken.verb, taken.standing.rung) == ("next", 2)
+        assert taken.standing.passed[1] == "spark2 is gone"
+
+    def test_it_is_taken_if_no_other_is_left_and_waits_there(self):
+        taken = step(self.LADDER, Standing(), diagnosis(Cause.KNOWN), gone={"spark2", "spark3"})
+        assert (taken.verb, taken.standing.rung) == ("next", 1)
+
+    def test_one_that_was_refused_its_memory_stays_where_that_may_become_free(self):
+        refused = Diagnosis(cause=Cause.MEMORY, summary="other models have it", began=False)
+        taken = step(self.LADDER, Standing(rung=1), refused, gone={"spark3"})
+        assert (taken.verb, taken.standing.rung, taken.standing.refused) == ("end", 1, 1)
+        assert (
+            "the other rungs are left out: spark3 is gone; it starts once more when that memory is free"
+            in (taken.words)
+        )
+
+    def test_a_group_that_does_not_start_elsewhere_waits_for_the_node_that_it_left(self):
+        ladder = GroupPlan(ladder=(rung("mtp"), rung("none"), rung("none", node="spark2")))
+        moved = Standing(rung=2, passed=("spark1 is gone", "spark1 is gone"), left=(0, 1))
+        back = step(ladder, moved, diagnosis(Cause.KNOWN), gone={"spark1"})
+        assert (back.verb, back.standing.rung, back.standing.left, back.standing.passed) == (
+            "next",
+            0,
+            (),
+            (),
+        )
+        assert "spark2 · sglang · no speculation did not start" in back.standing.bound
+        assert back.words.endswith("; it starts as spark1 · sglang · MTP k=3 when the nodes of that are back")
+        assert rung_without(ladder, {"spark1"}, own=bool(back.standing.bound)) is None, "not to and fro"
+
+    def test_a_rung_of_a_gone_node_that_is_skipped_is_kept_for_later(self):
+        taken = step(self.LADDER, Standing(), diagnosis(Cause.MEMORY), gone={"spark2"})
+        assert taken.standing.left == (1,)
+
+    def test_a_start_that_took_its_node_down_is_not_taken_to_others(self):
+        ladder = GroupPlan(ladder=(rung("mtp"), rung("none"), rung("none", node="spark2")))
+        below = step(ladder, Standing(tries=1, bound=TOOK_DOWN), diagnosis(Cause.AWAY))
+        assert (below.verb, below.standing.rung, below.standing.bound) == ("next", 1, TOOK_DOWN)
+        end = step(ladder, below.standing.model_copy(update={"tries": 1}), diagnosis(Cause.AWAY))
+        assert (end.verb, end.standing.rung, end.standing.bound) == ("end", 1, TOOK_DOWN)
+        assert "no other one is to go down with it" in end.words
+        assert rung_without(ladder, {"spark1"}, own=True) is None
 
 
 def test_below_a_position_of_a_longer_ladder_is_no_rung_with_less_memory():

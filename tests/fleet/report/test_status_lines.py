@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from statuses import NOW, deployment, fleet, holding, report
+from statuses import NOW, deployment, fleet, holding, report, rung
 
 from sparkfleet.controlplane.state.drained import DrainedGroup
 from sparkfleet.controlplane.state.event import Event
@@ -177,6 +177,29 @@ def test_only_a_start_of_what_is_planned_is_compared_with_the_last_one():
 def test_without_an_earlier_start_no_end_is_promised():
     one = deployment(report(0, GroupPhase.PROBING, ranks=report().ranks), state="starting")
     assert lines(fleet(one))[-1] == "        first token · 5 s"
+
+
+def predicted(one, tps):
+    prediction = one.prediction.model_copy(
+        update={"decode_tps_per_request": Band(low=tps, mid=tps, high=tps)}
+    )
+    return one.model_copy(update={"prediction": prediction})
+
+
+def test_a_group_that_does_without_a_node_is_named_with_the_command_once_that_is_back():
+    first, alone = predicted(rung(), 50.0), predicted(rung(nodes=("spark1",)), 30.0)
+    without = "        rung 2 of its ladder: without spark2 (`sparkfleet describe big`)"
+
+    def shown(*ladder, joined):
+        moved = deployment(report(rung=1))
+        plan = moved.plan.model_copy(update={"groups": (GroupPlan(ladder=ladder),)})
+        nodes = (NodeReport(name="spark1", joined=True), NodeReport(name="spark2", joined=joined))
+        return lines(fleet(moved.model_copy(update={"plan": plan}), nodes=nodes))[:-4]
+
+    assert shown(first, alone, joined=False)[-1] == without
+    command = "        `sparkfleet apply FILE`: predicted 50.0 instead of 30.0 tok/s for one user"
+    assert shown(first, alone, joined=True)[-2:] == [without, command]
+    assert shown(first, predicted(alone, 50.0), joined=True)[-1] == without, "nothing is gained by a start"
 
 
 def test_a_lower_rung_and_a_silent_group_and_a_failed_deployment():

@@ -62,6 +62,13 @@ def test_what_only_a_lower_rung_needs_is_not_fetched():
     assert told(found) == []
 
 
+def test_everything_that_a_group_needs_without_a_lost_node_is_fetched():
+    found = fallbacks_of(
+        [plan_of(rung("a", "b"), rung("c", image=OTHER, engine="sglang", draft="org/draft"))]
+    )
+    assert told(found) == [("hub", MODEL, ("c",)), ("hub", "org/draft", ("c",)), ("image", OTHER, ("c",))]
+
+
 async def test_a_node_that_is_off_is_noted_once_for_all_that_is_staged():
     sent = []
     session = SimpleNamespace(noted=set())

@@ -11,6 +11,7 @@ from sparkfleet.group.report import GroupPhase
 from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.fleet import SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
+from sparkfleet.planner.types.plan import GroupPlan
 
 LEAVES_S = 240.0
 """Seconds after `GONE_S` in which a group has left a node that is gone."""
@@ -48,8 +49,7 @@ def stays_on_gone_nodes(
             continue  # as long as an older group serves, a new one waits for the memory of its nodes
         for group, plan in one.planned():
             standing = standings.get(group, TOP)
-            at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
-            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
+            nodes = _nodes_below(plan, standing)
             stuck = nodes and nodes[0] & gone and not all(other & away for other in nodes)
             if stuck and not standing.given_up and now - max(since[group], working_since) > GONE_S + LEAVES_S:
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & gone)}"
@@ -121,12 +121,24 @@ def stays_on_drained_nodes(
             app, standing = serve.apps.get(group), standings.get(group, TOP)
             if app is None or app.phase is not GroupPhase.BARRED or app.status == "retiring":
                 continue
-            at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
-            nodes = [set(rung.candidate.shape.nodes) for rung in plan.ladder[at:]]
+            nodes = _nodes_below(plan, standing)
             is_possible = any(not other & (away | drained) for other in nodes)
             since = max(app.barred_since, working_since)
-            if nodes[0] & drained and is_possible and not standing.given_up and now - since > LEAVES_S:
+            if (
+                nodes
+                and nodes[0] & drained
+                and is_possible
+                and not standing.given_up
+                and now - since > LEAVES_S
+            ):
                 yield f"{now:.1f} s: {name_of(group)} waits for {sorted(nodes[0] & drained)}: drained"
+
+
+def _nodes_below(plan: GroupPlan, standing: Standing) -> list[set[str]]:
+    """Nodes of each rung that a group may take, from its position on; of one that is bound only those of its first rung."""
+    at = min(standing.rung, len(plan.ladder) - 1)  # it fell while the plan with fewer rungs was made
+    rungs = (rung for rung in plan.ladder[at:] if not (standing.bound and plan.is_elsewhere(rung)))
+    return [set(rung.candidate.shape.nodes) for rung in rungs]
 
 
 def _away(fleet: SimulatedFleet) -> frozenset[str]:

@@ -117,11 +117,12 @@ def explain_measured(measured: Sequence[str]) -> list[str]:
 def explain_nodes(loads: Sequence[NodeLoad]) -> list[str]:
     """Load and remaining memory of every node in use, of what engines may take there: the host keeps its own."""
     lines: list[str] = []
-    for load in (load for load in loads if load.placed or load.on_demand):
+    for load in (load for load in loads if load.placed or load.on_demand or load.kept):
         left = f"{gib_of(max(0, load.left), load.usable)} for engines left"
         held = [f"{_held(load.placed)} GiB"] if load.placed else []
         demanded = [f"on demand: {_on_demand(load)}"] if load.on_demand else []
-        words = "; ".join((*held, left, *demanded))
+        kept = [f"kept in case a node is lost: {_held(load.kept)} GiB"] if load.kept else []
+        words = "; ".join((*held, *kept, left, *demanded))
         lines.append(labelled("nodes" if not lines else "", f"{load.node}: {words}"))
     return lines
 

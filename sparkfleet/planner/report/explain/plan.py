@@ -29,7 +29,7 @@ from sparkfleet.units import GIB, gb, gib, rough_duration, short_number, three_d
 
 
 def explain_plan(
-    plan: DeploymentPlan, *, everything: bool = False, nodes: Sequence[NodeFacts] = ()
+    plan: DeploymentPlan, *, everything: bool = False, nodes: Sequence[NodeFacts] = (), head: str = ""
 ) -> list[str]:
     """The choice of every group, its fallbacks, variants that are not served, and rejected candidates.
 
@@ -37,11 +37,12 @@ def explain_plan(
         plan: to be explained.
         everything: with all rejected candidates.
         nodes: facts of the fleet, for the memory that a node has; without them only the need is shown.
+        head: the fleet's head node; "" if it is not known.
     """
     totals = {node.name: node.memory.total for node in nodes}
     lines: list[str] = []
     for group, replicas in _without_duplicates(plan.groups):
-        lines += _group_lines(group, replicas, totals, plan.objective)
+        lines += _group_lines(group, replicas, totals, plan.objective, head)
     for one in plan.left_out:
         lines += lines_of("not served", f"{one.model}: {one.reason}")
         lines += lines_of("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
@@ -59,9 +60,9 @@ def _without_duplicates(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan
 
 
 def _group_lines(
-    group: GroupPlan, places: Sequence[str], totals: Mapping[str, int], objective: Objective
+    group: GroupPlan, places: Sequence[str], totals: Mapping[str, int], objective: Objective, head: str
 ) -> list[str]:
-    first, *rest = group.ladder
+    first = group.choice
     count = len(places)
     more = (
         ""
@@ -83,7 +84,7 @@ def _group_lines(
     lines += lines_of("warning", *(notes if shared else first.notes))
     lines += _image_lines(first.candidate)
     lines += start_lines(first) + _kv_disk_lines(first)
-    return lines + _fallback_lines(first, rest, objective)
+    return lines + _fallback_lines(group, objective) + _standby_lines(group, objective, head)
 
 
 def _shared_nodes(places: Sequence[str]) -> list[str]:
@@ -135,18 +136,38 @@ def _millions(count: float) -> str:
     return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
 
 
-def _fallback_lines(first: Rung, rest: Sequence[Rung], objective: Objective) -> list[str]:
-    """The rungs below the choice, numbered as `status` does, with the line that chooses each; with nodes only if they are
-    others."""
-    if not rest:
-        return []
-    same = all(rung.candidate.shape == first.candidate.shape for rung in rest)
-    names = [rung.candidate.how if same else str(rung.candidate) for rung in rest]
-    texts = (
-        f"rung {number}: {' · '.join(part for part in (name, rung.speed(objective), _chosen_by(rung, first)) if part)}"
-        for number, (name, rung) in enumerate(zip(names, rest, strict=True), start=2)
-    )
+def _fallback_lines(group: GroupPlan, objective: Objective) -> list[str]:
+    """The rungs below the choice on its nodes, numbered as `status` does, with the line that chooses each; with nodes only
+    if their split is another one."""
+    first = group.choice
+    rest = [
+        (at, one) for at, one in enumerate(group.ladder, start=1) if at > 1 and not group.is_elsewhere(one)
+    ]
+    same = all(rung.candidate.shape == first.candidate.shape for _, rung in rest)
+    texts = []
+    for number, rung in rest:
+        name = rung.candidate.how if same else str(rung.candidate)
+        parts = (name, rung.speed(objective), _chosen_by(rung, first))
+        texts.append(f"rung {number}: {' · '.join(part for part in parts if part)}")
     return lines_of("if it fails", *texts)
+
+
+def _standby_lines(group: GroupPlan, objective: Objective, head: str) -> list[str]:
+    """The rungs that do without a node of the choice, each with that node, its speed, and what else differs."""
+    first = group.choice.candidate
+    texts = []
+    for number, rung in enumerate(group.ladder, start=1):
+        if not group.is_elsewhere(rung):
+            continue
+        candidate = rung.candidate
+        lost = " or ".join(node for node in first.shape.nodes if node not in candidate.shape.nodes)
+        stack = candidate.stack if candidate.stack != first.stack else ""
+        method = str(candidate.speculation) if candidate.speculation != first.speculation else ""
+        parts = filter(None, (str(candidate.shape), stack, method, rung.speed(objective)))
+        texts.append(f"without {lost}: rung {number}, {' · '.join(parts)}")
+    if texts and head in first.shape.nodes and group.without(head) is None:
+        texts[-1] += f"; not without {head}, the head"
+    return lines_of("node lost", *texts)
 
 
 def _chosen_by(rung: Rung, first: Rung) -> str:

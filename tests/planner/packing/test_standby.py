@@ -1,0 +1,171 @@
+"""Rungs for groups that lose a node, and the memory that is kept for them."""
+
+import pytest
+from planning_values import FP8, choice
+
+from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.report.explain.fleet import explain_nodes
+from sparkfleet.planner.report.explain.plan import explain_plan
+from sparkfleet.units import GIB
+
+MOE = "openai/gpt-oss-120b"
+"""Faster on two Sparks, and fits on one."""
+
+
+@pytest.fixture
+def planned(sparks, plan, ask):
+    def planned(count, *specs, running=None, head="", **fields):
+        fleet = sparks(count, switch=count > 2).model_copy(update={"head": head})
+        return plan(fleet, *(specs or (ask(MOE, **fields),)), running=running)
+
+    return planned
+
+
+def group(found, name="m"):
+    return found.of(name).groups[0]
+
+
+def elsewhere(found, name="m"):
+    """Nodes and split of each rung that does without a node, by the lost node."""
+    one = group(found, name)
+    return {
+        lost: (rung.candidate.shape.nodes, rung.candidate.shape.tp)
+        for lost in one.choice.candidate.shape.nodes
+        if (rung := one.without(lost)) is not None
+    }
+
+
+def kept(found):
+    return {load.node: dict(load.kept) for load in found.nodes if load.kept}
+
+
+def words(lines):
+    return " ".join(" ".join(lines).split())
+
+
+class TestOwnNodes:
+    def test_a_group_of_two_goes_on_with_the_node_that_it_has_left(self, planned):
+        found = planned(2)
+        assert choice(found).candidate.shape.tp == 2
+        assert elsewhere(found) == {"spark1": (("spark2",), 1), "spark2": (("spark1",), 1)}
+        assert kept(found) == {}, "the node has the group's own memory"
+        first, *_, last = group(found).ladder
+        assert last.reason.startswith("if spark2 is lost; ")
+        assert last.candidate.engine == first.candidate.engine, "its image is there"
+        assert last.prediction.decode_tps_per_request.mid < first.prediction.decode_tps_per_request.mid
+
+    def test_its_memory_counts_as_before(self, planned):
+        """One node needs more than each of two: the room beside the group is that beside its own rungs."""
+        with_rung, without = planned(2), planned(2, standby=False)
+        assert [load.left for load in with_rung.nodes] == [load.left for load in without.nodes]
+        assert choice(with_rung).prediction == choice(without).prediction
+
+    def test_not_on_a_node_on_which_something_else_has_the_memory(self, plan, ask, spark, link):
+        nodes = (spark("spark1", available=60 * GIB), spark("spark2"))
+        found = plan(Fleet(nodes=nodes, links=(link("spark1", "spark2"),)), ask(MOE))
+        assert choice(found).candidate.shape.tp == 2
+        assert elsewhere(found) == {"spark1": (("spark2",), 1)}
+
+    @pytest.mark.parametrize("fields", [{"standby": False}, {"parallel": {"tp": 2}}])
+    def test_none_if_the_deployment_excludes_it(self, planned, fields):
+        assert elsewhere(planned(2, **fields)) == {}
+
+    def test_a_group_of_one_node_waits_for_it(self, planned):
+        assert elsewhere(planned(3, parallel={"tp": 1})) == {}
+
+    def test_none_for_the_head(self, planned):
+        """Without its controller nothing moves."""
+        assert elsewhere(planned(2, head="spark1")) == {"spark2": (("spark1",), 1)}
+
+
+class TestOtherNodes:
+    def test_memory_is_kept_on_one_more_node_for_the_loss_of_each(self, planned):
+        found = planned(3, standby=True)
+        own = group(found).choice.candidate.shape.nodes
+        (spare,) = {"spark1", "spark2", "spark3"} - set(own)
+        places = {lost: set(nodes) for lost, (nodes, tp) in elsewhere(found).items() if tp == 2}
+        assert places == {lost: {*own, spare} - {lost} for lost in own}
+        assert kept(found).keys() == {spare}
+        assert found.of("m").keeps_standby
+
+    def test_two_groups_of_different_nodes_count_on_the_same_memory(self, planned, ask):
+        """One node is lost at a time: a standby for each is no more than one for the largest."""
+        sizes = {"context": 131072, "concurrency": 3, "parallel": {"tp": 1}, "standby": True}
+        found = planned(3, ask(FP8, name="a", **sizes), ask(FP8, name="b", **sizes))
+        assert not found.refused
+        (spare,) = kept(found)
+        assert {
+            elsewhere(found, name)[group(found, name).choice.candidate.shape.nodes[0]] for name in "ab"
+        } == {((spare,), 1)}
+        load = next(load for load in found.nodes if load.node == spare)
+        needs = group(found, "a").choice.prediction.memory_bytes_per_rank.mid
+        assert sum(size for _, size in load.kept) == pytest.approx(needs, rel=0.01)
+        assert load.left == pytest.approx(load.usable - needs, rel=0.01)
+
+    def test_a_pinned_group_has_its_standby_among_its_nodes(self, planned):
+        found = planned(3, parallel={"tp": 1}, nodes=["spark1", "spark3"], standby=True)
+        assert {nodes for nodes, _ in elsewhere(found).values()} <= {("spark1",), ("spark3",)}
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_without_one_the_plan_warns(self, planned, count):
+        found = planned(count, standby=True, parallel={"tp": count})
+        assert "is lost: no other nodes can serve it beside the rest" in words(explain_plan(found.of("m")))
+        assert elsewhere(found) == {}
+
+    def test_a_custom_workload_keeps_its_port(self, planned, ask):
+        speech = ask("speech/one", engine="custom", memory="8 GiB", port=5010, command=["run"], standby=True)
+        found = planned(2, speech)
+        (rung,) = group(found).rungs_elsewhere
+        assert rung.candidate.port == 5010
+        assert kept(found)[rung.candidate.shape.nodes[0]] == {"m": 8 * GIB}
+
+    def test_a_split_group_of_processors(self, plan, ask, cpu_node, link):
+        nodes = tuple(cpu_node(name) for name in ("a", "b", "c"))
+        fleet = Fleet(nodes=nodes, links=tuple(link(one.name, switch="sw") for one in nodes))
+        found = plan(fleet, ask("builtin:tiny", parallel={"tp": 2}, standby=True))
+        assert {lost: set(nodes) for lost, (nodes, _) in elsewhere(found).items()} == {
+            "a": {"b", "c"},
+            "b": {"a", "c"},
+        }
+        assert kept(found).keys() == {"c"}
+
+
+class TestLaterPlans:
+    """Deployments that are planned while another one keeps memory."""
+
+    @pytest.fixture
+    def running(self, planned, ask):
+        return {
+            "m": planned(2, ask(MOE, parallel={"tp": 1}, nodes=["spark1", "spark2"], standby=True)).of("m")
+        }
+
+    def test_the_kept_memory_is_not_theirs(self, sparks, plan, ask, running):
+        (spare,) = group_nodes(running["m"].groups[0].rungs_elsewhere[0])
+        other = ask(MOE, name="other", nodes=[spare])
+        fleet = sparks(2, assumed=False)
+        assert plan(fleet, other, running={}).refused == ()
+        found = plan(fleet, other, running=running)
+        assert found.refused
+        assert f"kept in case a node is lost: m {running_bytes(running) / GIB:.0f} GiB" in words(
+            explain_nodes(found.nodes)
+        )
+
+    def test_one_on_demand_may_have_it_meanwhile(self, sparks, plan, ask, running):
+        (spare,) = group_nodes(running["m"].groups[0].rungs_elsewhere[0])
+        other = ask(MOE, name="other", nodes=[spare], on_demand=True)
+        assert not plan(sparks(2, assumed=False), other, running=running).refused
+
+    def test_the_same_deployment_has_it_back(self, sparks, plan, ask, running):
+        spec = ask(MOE, parallel={"tp": 1}, nodes=["spark1", "spark2"], standby=True)
+        found = plan(sparks(2, assumed=False), spec, running=running)
+        assert (
+            group(found).rungs_elsewhere[0].candidate == running["m"].groups[0].rungs_elsewhere[0].candidate
+        )
+
+
+def group_nodes(rung):
+    return rung.candidate.shape.nodes
+
+
+def running_bytes(running):
+    return running["m"].groups[0].rungs_elsewhere[0].prediction.memory_bytes_per_rank.mid
