@@ -77,6 +77,7 @@ def compare(
     # The same engines are no change, unless they are those of a generation before one that did not start.
     is_another = starts or asked_to_end or {one.name for one in there} <= set(replaced)
     asked = changed_fields(old_spec, old_plan, spec, found.plan if is_another else old_plan)
+    asked = asked or _places_gained(old_plan, plan)
     verb: DiffVerb = (
         "start" if starts and not there else "change" if asked or starts or asked_to_end else "keep"
     )
@@ -103,6 +104,21 @@ def changed_fields(
     asked = _differences("", old_spec.model_dump(), spec.model_dump())
     launched = _launch_differences(_launched(old_plan), _launched(plan))
     return (*asked, *(one for one in launched if one.removeprefix("plan.") not in asked))
+
+
+def _places_gained(old: DeploymentPlan, new: DeploymentPlan) -> tuple[str, ...]:
+    """Nodes that a group would now do without if they were lost, with the nodes on which it goes on.
+
+    A plan of an earlier release has none; and another node may have come since. One that is no longer there, or elsewhere, is
+    no change: that follows the memory which is free now.
+    """
+    found: dict[str, str] = {}
+    for before, after in zip(old.groups, new.groups, strict=False):
+        for node in after.choice.candidate.shape.nodes:
+            rung = after.without(node)
+            if rung is not None and before.without(node) is None:
+                found[node] = "+".join(rung.candidate.shape.nodes)
+    return tuple(f"plan.without {node}: – → {nodes}" for node, nodes in found.items())
 
 
 def planned_groups(plan: DeploymentPlan) -> tuple[RunningGroup, ...]:

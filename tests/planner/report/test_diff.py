@@ -178,3 +178,16 @@ def test_a_port_on_which_both_listen_is_named():
     assert compare(deployment("m"), after, (deployment("m"), before)).port == 8000
     elsewhere = plan_of("m", engine="custom", port=8001)
     assert compare(deployment("m"), elsewhere, (deployment("m"), before)).port is None
+
+
+def test_a_place_for_a_lost_node_that_is_new_is_a_change_that_starts_nothing(sparks, plan, ask):
+    """A plan of an earlier release has none: the same file never got one."""
+    spec, fleet = ask("openai/gpt-oss-120b"), sparks(2)
+    found = plan(fleet, spec).of("m")
+    group = found.groups[0]
+    before = found.model_copy(update={"groups": (group.model_copy(update={"ladder": group.own_rungs}),)})
+    change = compare(spec, found, (spec, before))
+    assert (change.verb, change.starts, change.ends) == ("change", 0, ())
+    assert change.fields == ("plan.without spark1: – → spark2", "plan.without spark2: – → spark1")
+    assert compare(spec, before, (spec, found)).verb == "keep", "there may be no room for it now"
+    assert compare(spec, found, (spec, found)).verb == "keep"
