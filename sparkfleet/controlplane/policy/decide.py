@@ -43,11 +43,11 @@ RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     wait_for_memory,
     retire_replaced,
     make_room,
-    start_missing,
     keep_groups_up,
     end_older,
     follow_rungs,
     leave_gone_nodes,
+    start_missing,  # beside what takes another rung in this round
     retry_refused,
     bring_back,
 )

@@ -7,8 +7,9 @@ desired one, and is not started again before it is applied again. One on demand 
 from __future__ import annotations
 
 from sparkfleet.controlplane.policy.actions import Action, StartGroup
+from sparkfleet.controlplane.policy.demand.coming_starts import keep_for_starts
 from sparkfleet.controlplane.policy.demand.loaded_memory import middle_needs
-from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, granted, needed
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, granted, needed
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.start_choice import to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
@@ -25,8 +26,9 @@ def bring_back(state: FleetState, now: Now) -> list[Action]:
     ]
     for served, groups in to_bring_back(state):
         free = FreeMemory(state)
-        for needs in (*about_to_start(state, without=served.name), *taken):
+        for needs in taken:
             free.take(needs)
+        keep_for_starts(state, free, without=served.name)
         newest = state.to_run[served.name].generation
         reason = f"generation {newest} did not start, and generation {served.generation} served before it"
         for group in groups:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 
 from sparkfleet.controlplane.policy.actions import Action, WaitForMemory
 from sparkfleet.controlplane.policy.rolling_update import Grants, RollingUpdate, rolling_updates
-from sparkfleet.controlplane.policy.start_choice import to_bring_back
 from sparkfleet.controlplane.policy.state import FleetState, Now, has_begun
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
@@ -26,9 +25,10 @@ def depends_on_memory(state: FleetState) -> bool:
 def granted(state: FleetState, now: Now) -> Grants:
     """Admission of each missing group that older ones are in the way of.
 
-    Memory is granted once: to the first that needs it, and not what a group that starts will still take.
+    Memory is granted once: to the first that needs it, and not what a group that starts will still take. No older group ends
+    for memory that is free until a failed start takes it again: whether it does is known soon.
     """
-    free = FreeMemory(state)
+    free, again = FreeMemory(state), starting_again(state)
     found: dict[GroupKey, bool | None] = {}
     for roll in rolling_updates(state):
         blocked = roll.blocked
@@ -43,6 +43,8 @@ def granted(state: FleetState, now: Now) -> Grants:
                 fits = False
             if fits and group in blocked and roll.port_of_both(group) is not None:
                 fits = False
+            if fits and group in blocked and not free.holds(_with(needs, again)):
+                fits = None
             if fits:
                 free.take(needs)
             if group in blocked:
@@ -118,9 +120,7 @@ class FreeMemory:
         """Bytes that it keeps on each node for groups that start. Some of them they may have taken already."""
         for app in state.apps:
             if _will_take(state, app):
-                needs = _needs_of(state, app.group)
-                self.take(needs)
-                self.starting = added(self.starting, needs)
+                self.keep(_needs_of(state, app.group))
 
     def holds(self, needs: Mapping[str, int], *, unknown: bool | None = None) -> bool | None:
         """True if each node has what is needed on it; `unknown` if the memory of one is not known."""
@@ -141,6 +141,11 @@ class FreeMemory:
         for node in needs.keys() & self._left.keys():
             self._left[node] -= needs[node]
 
+    def keep(self, needs: Mapping[str, int]) -> None:
+        """Keeps memory for groups that start."""
+        self.take(needs)
+        self.starting = added(self.starting, needs)
+
 
 def needed(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
     """Bytes that groups of a deployment may take on each node at their rungs, by the high end of the predicted band."""
@@ -160,27 +165,23 @@ def added(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def about_to_start(state: FleetState, without: str = "") -> list[dict[str, int]]:
-    """Needs of groups of loaded deployments on demand that have no application yet, or have to be deployed again.
+def starting_again(state: FleetState) -> dict[str, int]:
+    """Bytes on each node that desired groups need whose start has failed and that are not given up.
 
-    Args:
-        without: a deployment to leave out.
+    Each is deployed again, at its rung or the next one. Until Serve shows that, what its engine took is free.
     """
-    there = {app.group: app.status for app in state.apps}
-    again = [
-        needed(state, served, [group])
-        for served, groups in to_bring_back(state)
-        if state.to_run[served.name].spec.on_demand and served.name != without
-        for group in groups
-    ]
-    return again + [
-        needed(state, one, [group])
-        for one in state.to_run.values()
-        if one.spec.on_demand and one.name != without
-        for group in one.groups
-        if there.get(group, "failed") in ("failed", "retiring") and not state.standing(group).given_up
-        if not RollingUpdate(state, one).blockers(group)
-    ]
+    found: dict[str, int] = {}
+    for app in state.desired_apps:
+        group = app.group
+        waits = group in state.pending.waiting or state.is_barred(group)
+        if app.status == "failed" and not waits and not state.standing(group).given_up:
+            found = added(found, needed(state, state.to_run[app.deployment], [group]))
+    return found
+
+
+def _with(needs: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """What is needed, and on the same nodes what others need."""
+    return {node: need + more.get(node, 0) for node, need in needs.items()}
 
 
 def _needs_of(state: FleetState, group: GroupKey) -> dict[str, int]:

@@ -110,7 +110,7 @@ def _rung(
         }
     )
     apart = replace(planning, running={})
-    share = len(allowed) * len(spec.resolved())
+    share = choice.shape.ranks * len(spec.resolved())  # not wider: more nodes would need the weights
     served = serve_variant(spec, group.variant, alone, apart, ledger, share=share).groups
     return served[0].choice if served else None
 

@@ -109,8 +109,8 @@ def changed_fields(
 def _places_gained(old: DeploymentPlan, new: DeploymentPlan) -> tuple[str, ...]:
     """Nodes that a group would now do without if they were lost, with the nodes on which it goes on.
 
-    A plan of an earlier release has none; and another node may have come since. One that is no longer there, or elsewhere, is
-    no change: that follows the memory which is free now.
+    A plan of an earlier release has none; and another node may have come since. One that is no longer there, or elsewhere,
+    is no change: that follows the memory which is free now.
     """
     found: dict[str, str] = {}
     for before, after in zip(old.groups, new.groups, strict=False):

@@ -4,6 +4,8 @@ import pytest
 from planning_values import FP8, choice
 
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.report.diff import compare
+from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import explain_nodes
 from sparkfleet.planner.report.explain.plan import explain_plan
 from sparkfleet.units import GIB
@@ -83,10 +85,33 @@ class TestOtherNodes:
         found = planned(3, standby=True)
         own = group(found).choice.candidate.shape.nodes
         (spare,) = {"spark1", "spark2", "spark3"} - set(own)
-        places = {lost: set(nodes) for lost, (nodes, tp) in elsewhere(found).items() if tp == 2}
+        places = {lost: set(nodes) for lost, (nodes, _) in elsewhere(found).items()}
         assert places == {lost: {*own, spare} - {lost} for lost in own}
         assert kept(found).keys() == {spare}
         assert found.of("m").keeps_standby
+
+    def test_it_takes_one_further_node_and_not_more(self, planned, ask):
+        """Four would be faster, and three of them would need the weights."""
+        others = (ask(MOE, name=f"other{n}") for n in range(3))
+        found = planned(8, ask(FP8, standby=True), *others)
+        own = group(found).choice.candidate.shape.nodes
+        assert len(own) == 2
+        for lost, (nodes, _) in elsewhere(found).items():
+            assert len(nodes) == len(own)
+            assert len(set(nodes) - set(own)) == 1, lost
+
+    def test_the_change_names_the_weights_that_are_copied_for_it(self, planned, ask):
+        spec = ask(MOE, standby=True)
+        found = planned(3, spec).of("m")
+        lines = words(explain_change(compare(spec, found, None), found))
+        assert "GB on each node, copied if not there" in lines
+        assert "GB on spark3 for a lost node, copied if not there" in lines
+        before = ask(MOE)
+        change = compare(spec, found, (before, planned(3, before).of("m")))
+        lines = words(explain_change(change, found))
+        assert "restarts no engine" in lines
+        assert "GB on spark3 for a lost node" in lines
+        assert "each node" not in lines
 
     def test_two_groups_of_different_nodes_count_on_the_same_memory(self, planned, ask):
         """One node is lost at a time: a standby for each is no more than one for the largest."""

@@ -21,6 +21,7 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForMemory,
 )
 from sparkfleet.controlplane.policy.demand.claim_room import OTHERS_START, ClaimRoom
+from sparkfleet.controlplane.policy.demand.coming_starts import keep_for_starts
 from sparkfleet.controlplane.policy.demand.loaded_memory import given_back, loaded, middle_needs
 from sparkfleet.controlplane.policy.demand.memory_claims import (
     Claim,
@@ -36,7 +37,7 @@ from sparkfleet.controlplane.policy.demand.memory_claims import (
     waits_for_long,
 )
 from sparkfleet.controlplane.policy.demand.unloading import blocked, unload
-from sparkfleet.controlplane.policy.memory_admission import FreeMemory, about_to_start, memory_waits
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, memory_waits, starting_again
 from sparkfleet.controlplane.policy.start_choice import loadable, to_start
 from sparkfleet.controlplane.policy.state import FleetState, Now
 from sparkfleet.controlplane.policy.state_after import after
@@ -67,12 +68,12 @@ def changes_by_time(state: FleetState) -> bool:
 
 def load_requested(state: FleetState, now: Now) -> list[Action]:
     """Loads deployments for which requests wait, in the order of these, and unloads others to make room."""
-    free, actions = FreeMemory(state), list[Action]()
-    about_to = about_to_start(state)
+    free, actions, is_kept = FreeMemory(state), list[Action](), False
     for first in claims(state, blocked(state, now)):
         claim = first
-        while claim.since is not None and about_to:  # what is not on demand has the memory before them
-            free.take(about_to.pop())
+        if claim.since is not None and not is_kept:  # what is not on demand has the memory before them
+            keep_for_starts(state, free)
+            is_kept = True
         found, keeps = _actions(state, now, claim, free)
         if not keeps and (before := _served_before(state, now, claim)) is not None:
             found, keeps = _instead(state, now, claim, before, free) or (found, keeps)
@@ -100,14 +101,16 @@ def _without_memory(
 ) -> list[tuple[Desired, list[GroupKey], str]]:
     """Loaded deployments whose missing groups do not fit, or not as far as is known, with these groups and the reason.
 
-    What the missing groups of all may need is taken from `free`.
+    What those that fit may need is taken from `free`, and what failed starts need that are deployed again.
     """
     found = []
+    free.keep(starting_again(state))
     for one, groups in missing_on_demand(state):
         needs, planned = needs_at_start(state, one, groups, blocked(state, now))
         if lack := _lack(state, free, planned):
             found.append((one, groups, f"{' and '.join(map(short_name, groups))}: {lack}"))
-        free.take(needs)
+        else:
+            free.take(needs)
     return found
 
 

@@ -91,6 +91,7 @@ class DemandChecks:
             begin, end = record.outage
             record.outage = (begin if now - end < ONE_OUTAGE_S else end, now)
         served = {key[0] for key, engine in world.fleet.engines.items() if engine.ready}
+        record.ready_before = record.ready_since
         record.ready_since = {name: record.ready_since.get(name, now) for name in served}
 
     def _answered_starts(self) -> dict[GroupKey, Mapping[str, str]]:
@@ -115,8 +116,13 @@ class DemandChecks:
         there = dict(world.controller.fleet.pending.unloaded) if world.controller is not None else {}
         ends = {name: why for name, why in there.items() if record.unloaded.get(name) != why}
         record.unloaded = there
+        before = record.loaded
+        record.loaded = world.controller.fleet.pending.loaded if world.controller is not None else frozenset()
         if ends and world.looked is not None:
             standings = world.store.groups.standings()
             found = ends_for_others.ended_for_others(ends, wanted)
-            yield from ends_for_others.ended_for_nothing(found, wanted, standings, world.looked, world)
+            loads = record.loaded - before
+            yield from ends_for_others.ended_for_nothing(
+                found, wanted, standings, world.looked, world, loads=loads
+            )
             yield from ends_for_others.ended_in_use(found, clients.use, world.looked, record)

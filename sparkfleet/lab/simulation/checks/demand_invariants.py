@@ -43,8 +43,12 @@ class DemandRecord:
     """Since when each one for which a request waits could have been started."""
     unloaded: Mapping[str, str] = field(default_factory=dict)
     """Those that the controller had ended, with the reason."""
+    loaded: frozenset[str] = frozenset()
+    """Those that it had loaded."""
     ready_since: dict[str, float] = field(default_factory=dict)
     """Since when each one has had an engine that serves, without a break."""
+    ready_before: dict[str, float] = field(default_factory=dict)
+    """The same before the last step, in which it may have been ended: calls of Serve may take long."""
     refused_since: dict[str, float] = field(default_factory=dict)
     """Since when the table has had each one as refusing requests although a generation of it may start."""
     outage: tuple[float, float] = (0.0, 0.0)

@@ -54,6 +54,8 @@ def ended_for_nothing(
     standings: Mapping[GroupKey, Standing],
     look: MemoryLook,
     world: World,
+    *,
+    loads: Collection[str],
 ) -> Iterator[str]:
     """Deployments that were ended for one that cannot start, or that fits without it.
 
@@ -62,6 +64,7 @@ def ended_for_nothing(
         wanted: deployments that are to run.
         standings: place of each group on its ladder.
         look: the memory by which that was decided.
+        loads: deployments that were loaded in the same step: they have their memory before one that waits.
     """
     blocked = world.drained() | {one.name for one in world.fleet.nodes.values() if not one.joined}
     for end in ends:
@@ -86,7 +89,7 @@ def ended_for_nothing(
         rungs = (fitting or there)[0]
         with_it = {one.name for one in ends if one.claimant is end.claimant and one is not end}
         ending = look.ending | {key for key in look.engines if key[0] in with_it}
-        is_settled = not look.unplaced and _all_others_run(end.claimant, wanted, look)
+        is_settled = not look.unplaced and not loads and _all_others_run(end.claimant, wanted, look)
         if is_settled and _fits(rungs, look, ending.__contains__, "high"):
             yield f"{look.at:.1f} s: {end}, which fits beside it"
 
@@ -108,7 +111,8 @@ def ended_in_use(
             continue  # no gateway got a table then, and that start is not known to any
         adopted = any(one.group in look.adopted for one in engines)  # nobody knows the seconds of its start
         started_s = 0.0 if adopted else max(one.ready_at - one.began_at for one in engines)
-        served_s, least_s = now - record.ready_since.get(end.name, now), max(LEAST_SERVED_S, started_s)
+        ready_since = record.ready_since.get(end.name, record.ready_before.get(end.name, now))
+        served_s, least_s = now - ready_since, max(LEAST_SERVED_S, started_s)
         if served_s < least_s - 1.0:
             words = f"was ended for {end.claimant.name} after {served_s:.0f} s, not {least_s:.0f} s"
             yield f"{now:.1f} s: {end.name} is used and {words}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.report.explain.layout import lines_of
-from sparkfleet.planner.types.plan import DeploymentPlan, Rung
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Rung
 from sparkfleet.units import gb, gib, three_digits
 
 
@@ -22,7 +22,9 @@ def explain_change(change: Change, plan: DeploymentPlan | None = None) -> list[s
     effect = [f"  {_effect(change, chosen)}"] if change.verb == "change" else []
     effect += [f"  its first request starts it ({_last_start(change)})"] if waits else []
     effect += [f"  {_same_model(change)}"] if change.same_model else []
-    lines += lines_of("", *_weights(chosen), *effect, *(f"  {field_words(one)}" for one in change.fields))
+    kept = plan.groups if plan and plan.keeps_standby and change.verb != "keep" else ()
+    weights = (*_weights(chosen), *_kept_weights(kept))
+    lines += lines_of("", *weights, *effect, *(f"  {field_words(one)}" for one in change.fields))
     counted = f"{counts['start']} {'on demand' if waits else 'to start'}, {counts['change']} to change"
     return lines + lines_of("verdict", f"{verdict}: {counted}" if (verdict := _verdict(plan)) else counted)
 
@@ -122,11 +124,26 @@ def _weights(chosen: Sequence[Rung]) -> Iterator[str]:
     """One line per model: bytes and nodes of its weights."""
     for model in dict.fromkeys(rung.candidate.model for rung in chosen):
         of_model = [rung for rung in chosen if rung.candidate.model == model]
-        size = of_model[0].prediction.weights_bytes
-        if not size:
-            continue
         nodes = dict.fromkeys(node for rung in of_model for node in rung.candidate.shape.nodes)
-        guessed = any(rung.prediction.weights_estimated for rung in of_model)
+        yield from _weights_line(of_model, "each node" if len(nodes) > 1 else "".join(nodes))
+
+
+def _kept_weights(groups: Sequence[GroupPlan]) -> Iterator[str]:
+    """The same on nodes that no group has and that are kept for the loss of one."""
+    used = {node for group in groups for node in group.choice.candidate.shape.nodes}
+    further: dict[str, list[Rung]] = {}
+    for rung in (rung for group in groups for rung in group.rungs_elsewhere):
+        if not used.issuperset(rung.candidate.shape.nodes):
+            further.setdefault(rung.candidate.model, []).append(rung)
+    for rungs in further.values():
+        nodes = dict.fromkeys(node for rung in rungs for node in rung.candidate.shape.nodes)
+        yield from _weights_line(
+            rungs, f"{', '.join(node for node in nodes if node not in used)} for a lost node"
+        )
+
+
+def _weights_line(rungs: Sequence[Rung], on: str) -> Iterator[str]:
+    if size := rungs[0].prediction.weights_bytes:
+        guessed = any(rung.prediction.weights_estimated for rung in rungs)
         about, note = ("about ", " (estimated from the config)") if guessed else ("", "")
-        on = "each node" if len(nodes) > 1 else "".join(nodes)
         yield f"  weights: {about}{gb(size)} on {on}, copied if not there{note}"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from control_values import deployment, plan
+from demand_states import BETWEEN_REQUESTS, IDLE, fleet, report, waits, wanted
 from policy_world import application, seen
 
 from sparkfleet.controlplane.policy.actions import (
@@ -19,59 +19,15 @@ from sparkfleet.controlplane.policy.actions import (
     WaitForMemory,
 )
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
-from sparkfleet.controlplane.policy.state import FleetState, Now, Pending
-from sparkfleet.controlplane.state.demand import RequestDemand
-from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.controlplane.policy.state import Now, Pending
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.group_name import name_of
-from sparkfleet.group.report import GroupPhase, GroupReport
+from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
 NOW = Now.at(1000.0)
-IDLE = RequestDemand(0, None, 900.0, 100.0, 500.0)
-"""Ready, and unused for long."""
-BETWEEN_REQUESTS = RequestDemand(0, None, 997.0, 3.0, 500.0)
-"""Ready for long, and used by requests so short that none is found in flight."""
-
-
-def wanted(name, gib, nodes=("this",), on_demand=True, generation=1, **fields):
-    made = plan(name, mid=gib * GIB)
-    rung = made.groups[0].choice
-    shape = rung.candidate.shape.model_copy(update={"nodes": nodes})
-    rung = rung.model_copy(update={"candidate": rung.candidate.model_copy(update={"shape": shape})})
-    made = made.model_copy(
-        update={"groups": (made.groups[0].model_copy(update={"ladder": (rung,)}),) * len(made.groups)}
-    )
-    spec = deployment(name).model_copy(update={"on_demand": on_demand, **fields})
-    return Desired(spec=spec, plan=made, generation=generation, who="me", since=0.0)
-
-
-def report(name, phase=GroupPhase.READY, **fields):
-    return GroupReport(
-        deployment=name, generation=1, replica=0, phase=phase, node="this", since=0.0, **fields
-    )
-
-
-def fleet(*each, free, running=(), apps=(), demand=None, **fields):
-    """A state: `free` in GiB, by node or of `this`; those that run have reported it."""
-    free = free if isinstance(free, dict) else {"this": free}
-    reports = tuple(report(name, started_s=30.0) for name in running)
-    given = {
-        "desired": {one.name: one for one in each},
-        "apps": (*(application((name, 1, 0), "running") for name in running), *apps),
-        "reports": reports,
-        "fresh": frozenset(one.name for one in reports),
-        "nodes": seen(990.0, this="first", that="first"),
-        "available": {node: gib * GIB for node, gib in free.items()},
-        "pending": Pending(loaded=frozenset(running)),
-        "demand": demand or {},
-    }
-    return FleetState(**{**given, **fields})
-
-
-def waits(since=950.0):
-    return RequestDemand(1, since, 1000.0, 0.0, None)
 
 
 def unloads(state):
