@@ -180,7 +180,7 @@ def starting_again(state: FleetState) -> dict[str, int]:
 
 
 def _with(needs: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """What is needed, and on the same nodes what others need."""
+    """The sum of what is needed and of what others need on the same nodes."""
     return {node: need + more.get(node, 0) for node, need in needs.items()}
 
 

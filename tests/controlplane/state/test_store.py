@@ -71,6 +71,11 @@ def test_the_last_generation_that_served_is_one_of_which_every_group_was_ready(s
     assert put(4).generation == 2, "of two groups one was ready"
     assert put(5, 0).generation == 2
     assert put(6).generation == 5
+    store.events.record("tiny", 6, "", "unwanted", "deleted by me")
+    assert store.deployments.remove("tiny")
+    assert put(7) is None, "what was deleted does not come back for what was applied since"
+    assert put(8, 0) is None
+    assert put(9).generation == 8
 
 
 def test_removing_what_is_not_there(store):

@@ -200,7 +200,8 @@ class DeploymentTable:
         return tuple(one for row in rows if (one := _readable(row)) is not None)
 
     def last_served(self, desired: Desired) -> Desired | None:
-        """The newest generation before this one of which every group has served; None if none is kept, with its events."""
+        """The newest generation before this one, since it was last deleted, of which every group has served; None if none is
+        kept, with its events."""
         ready = self._events.subjects(desired.name, "ready")
         return next(
             (

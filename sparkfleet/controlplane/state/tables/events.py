@@ -85,12 +85,14 @@ class EventTable:
         return event_of(row) if row else None
 
     def subjects(self, deployment: str, kind: str) -> frozenset[str]:
-        """Subjects of a deployment's events of one kind, as far as they are kept."""
+        """Subjects of a deployment's events of one kind since it was last deleted, as far as they are kept."""
         return self._db.read(f"{kind} {deployment}", lambda: self._read_subjects(deployment, kind))
 
     def _read_subjects(self, deployment: str, kind: str) -> frozenset[str]:
         rows = self._db.execute(
-            "SELECT DISTINCT subject FROM events WHERE deployment = ? AND kind = ?", (deployment, kind)
+            "SELECT DISTINCT subject FROM events WHERE deployment = ? AND kind = ? AND id > coalesce("
+            "(SELECT max(id) FROM events WHERE deployment = ? AND kind = 'unwanted'), 0)",
+            (deployment, kind, deployment),
         )
         return frozenset(subject for (subject,) in rows)
 
