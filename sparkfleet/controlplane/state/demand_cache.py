@@ -62,10 +62,18 @@ class DemandCache:
         return not self._waiting_since.keys() <= before
 
     def unload(self, name: str) -> None:
-        """Forgets that a person loads a deployment."""
+        """Forgets that a person loads a deployment, and what the replicas have reported of it.
+
+        A request that waited at the last report may have been served since: it would start the deployment again. One that
+        waits still is in the next report.
+        """
         self._present = None
         self._loads.pop(name, None)
         self._loaded_at.pop(name, None)
+        self._newest = {
+            replica: (at, {one: use for one, use in uses.items() if one != name})
+            for replica, (at, uses) in self._newest.items()
+        }
 
     def present(self) -> Mapping[str, RequestDemand]:
         """The demand for each deployment of which a replica reports that is not silent, or that a person loads: of the

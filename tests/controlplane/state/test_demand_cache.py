@@ -125,6 +125,16 @@ def test_a_load_whose_command_has_gone_ends():
     assert cache.present() == {}
 
 
+def test_a_request_of_a_report_from_before_an_unload_starts_nothing_again():
+    """It was answered meanwhile; an `apply` right after the `unload` found the deployment loaded again."""
+    cache = DemandCache(lambda: 100.0)
+    cache.take(report("one", a=OnDemandUse(in_flight=1, waiting=1), b=OnDemandUse(in_flight=1, waiting=1)))
+    cache.unload("a")
+    assert {name: one.waiting_since for name, one in cache.present().items()} == {"b": 100.0}
+    cache.take(report("one", a=OnDemandUse(in_flight=1, waiting=1)))
+    assert cache.present()["a"].waiting_since == 100.0, "one that waits still is reported again"
+
+
 def test_a_load_that_lasts_is_neither_shortened_by_a_command_beside_it_nor_by_the_end_of_that():
     now = [100.0]
     cache = DemandCache(lambda: now[0])
