@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.demand.on_demand_use import on_demand_uses
+from sparkfleet.controlplane.policy.fallback import bound_by
 from sparkfleet.controlplane.policy.ladder import rung_without
 from sparkfleet.controlplane.policy.pending_starts import RAY_GONE_S
 from sparkfleet.controlplane.policy.start_choice import loadable, startable, to_bring_back
@@ -286,7 +287,8 @@ def _goes_on(state: FleetState, desired: Desired, away: Collection[str]) -> str:
         if set(away).isdisjoint(nodes_of(desired, group, standing)):
             continue
         plan = desired.plan_of(group)
-        at = rung_without(plan, {*away, *state.drained}, standing.rung)
+        bound = bool(bound_by(state, group))
+        at = rung_without(plan, {*away, *state.drained}, standing.rung, own=bound)
         if at is None:
             return "; its group starts when that is back"
         others = "+".join(plan.ladder[at].candidate.shape.nodes)

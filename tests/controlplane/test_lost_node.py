@@ -319,3 +319,23 @@ async def test_a_group_that_can_do_without_is_named_with_the_nodes_on_which_it_g
     await world.look()
     _, _, words = detail(world)[1].partition("; ")
     assert words == "its group starts when that is back", "no rung does without both"
+
+
+async def test_no_move_is_announced_of_a_group_whose_start_may_have_taken_the_node_down(tmp_path):
+    world = World(tmp_path)
+    world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
+    world.nodes.boots["that"] = "first"
+    world.inventory_nodes = ("this", "that")
+    world.restarted()
+    ladder = (rung(nodes=("this", "that")), rung(nodes=("this",)))
+    await world.controller.commands.put(
+        deployment("tiny"),
+        plan(name="tiny").model_copy(update={"groups": (GroupPlan(ladder=ladder),)}),
+        "me",
+    )
+    await world.look()
+    await world.controller.reconcile()
+    await world.controller.intake.report(report(phase=GroupPhase.STARTING))
+    world.nodes.away = {"that"}
+    await world.look()
+    assert detail(world)[1].endswith("; its group starts when that is back")

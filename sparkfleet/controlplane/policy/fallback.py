@@ -264,7 +264,7 @@ def step_down(
 def _took_down(state: FleetState, group: GroupKey, diagnosis: Diagnosis | None) -> bool:
     """True if a failed start may have taken a node down that was present at its beginning.
 
-    Not of a group that served a moment ago: its node was lost before, and Ray notices that a minute later.
+    Not of a group that fell while it served: its node was lost before, and Ray notices that a minute later.
     """
     if diagnosis is None or diagnosis.cause is not Cause.AWAY or state.standing(group).falls:
         return False
@@ -334,7 +334,7 @@ def _leave(one: FallbackCase) -> list[Action] | None:
     plan = one.desired.plan_of(one.group)
     gone, drained = one.state.nodes.gone(one.now), one.state.drained
     away = gone | drained
-    bound = one.standing.bound or (TOOK_DOWN if _was_starting(one) else "")
+    bound = bound_by(one.state, one.group)
     rung = rung_without(plan, away, one.standing.rung, own=bool(bound))
     if rung is not None:
         return _move(one, rung, blocked.what, left=True)
@@ -370,10 +370,14 @@ def _rung_back(one: FallbackCase, *, own: bool) -> int | None:
     return None
 
 
-def _was_starting(one: FallbackCase) -> bool:
-    """True if a node of a group that has not served for a while went away during its start, and has not come back."""
-    begun, boots = one.state.starts.get(one.group, {}), one.state.nodes.boots
-    return not one.standing.falls and any(boot and not boots.get(node) for node, boot in begun.items())
+def bound_by(state: FleetState, group: GroupKey) -> str:
+    """Reason for starting a group on no nodes but those of its first rung, in words; "" if it may leave them.
+
+    Also if a node of it went away during its start, and has not come back.
+    """
+    standing, begun, boots = state.standing(group), state.starts.get(group, {}), state.nodes.boots
+    is_lost = any(boot and not boots.get(node) for node, boot in begun.items())
+    return standing.bound or (TOOK_DOWN if is_lost and not standing.falls else "")
 
 
 class _Blocked(NamedTuple):

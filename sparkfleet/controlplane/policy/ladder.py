@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from sparkfleet.controlplane.state.desired import Standing
@@ -45,13 +45,11 @@ def step(
         drained: nodes on which nothing is to be started.
         gone: nodes that do not come back. A rung that needs one is taken only if no other is left.
     """
-    failed = group.rung_at(standing.rung)
     why = str(diagnosis).rstrip(".") if diagnosis else "it did not start"
     tries = standing.tries + 1
     if diagnosis is not None and diagnosis.again and tries < TRIES:
         again = standing.model_copy(update={"tries": tries, "restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again")
-    passed = passed_by(standing, standing.rung + 1, why)
     without_tool = diagnosis.nodes if diagnosis is not None else ()
     is_refused = diagnosis is not None and diagnosis.cause is Cause.MEMORY and not diagnosis.began
     rung = _next_rung(group, standing, {*drained, *without_tool}, gone, waits=not is_refused)
@@ -61,39 +59,53 @@ def step(
         return Step(verb="again", standing=again, words=f"{why}; trying again: no other rung does without it")
     if rung is None and standing.left and not is_refused:
         return _back(group, standing, why)
-    did_not = f"{rung_words(failed)} did not start ({why})"
     if rung is not None:
-        following = group.ladder[rung]
-        cost = cost_words(failed, following)
-        words = f"{did_not}; next: {rung_words(following)}{cost and f', {cost}'}"
-        below = range(standing.rung + 1, rung)
-        lower = Standing(
-            rung=rung,
-            falls=standing.falls,
-            refused=standing.refused,
-            passed=(
-                *passed,
-                *(_left_out(group.ladder[at], drained, without_tool, gone) for at in below),
-            ),
-            left=(*standing.left, *(at for at in below if set(gone) & set(_nodes(group, at)))),
-            bound=standing.bound,
-        )
-        return Step(verb="next", standing=lower, words=words)
+        between = range(standing.rung + 1, rung)
+        skipped = [_left_out(group.ladder[at], drained, without_tool, gone) for at in between]
+        left = [at for at in between if set(gone) & set(_nodes(group, at))]
+        kept = standing.model_copy(update={"left": (*standing.left, *left)})
+        return _next(group, kept, rung, why, skipped)
+    below = group.ladder[standing.rung + 1 :]
+    left_out = _left_out(below[0], drained, gone=gone) if below else ""
+    return _end(group, standing, why, left_out, is_refused=is_refused)
+
+
+def _next(group: GroupPlan, standing: Standing, rung: int, why: str, skipped: Sequence[str]) -> Step:
+    """The step to a lower rung. `skipped`: the reason for each of those in between."""
+    failed, following = group.rung_at(standing.rung), group.ladder[rung]
+    cost = cost_words(failed, following)
+    lower = Standing(
+        rung=rung,
+        falls=standing.falls,
+        refused=standing.refused,
+        passed=(*passed_by(standing, standing.rung + 1, why), *skipped),
+        left=standing.left,
+        bound=standing.bound,
+    )
+    words = f"{_did_not(failed, why)}; next: {rung_words(following)}{cost and f', {cost}'}"
+    return Step(verb="next", standing=lower, words=words)
+
+
+def _end(group: GroupPlan, standing: Standing, why: str, left_out: str, *, is_refused: bool) -> Step:
+    """The end of a ladder. One that was refused its memory starts again when that is free, a few times.
+
+    `left_out`: the reason for leaving out the rungs below; "" if there are none.
+    """
     rungs = len(group.ladder)
     end = f"none of {rungs} rungs started" if rungs > 1 else "there is no other rung"
-    if left := group.ladder[standing.rung + 1 :]:
-        end = f"the other rungs are left out: {_left_out(left[0], drained, gone=gone)}"
-    words = f"{did_not}; {end}"
+    if left_out:
+        end = f"the other rungs are left out: {left_out}"
+    words = f"{_did_not(group.rung_at(standing.rung), why)}; {end}"
     refused = standing.refused + 1 if is_refused else 0
     if refused:
         retry = "it starts once more when that memory is free"
         words += f"; {retry if refused <= RETRIES else '`sparkfleet apply` tries once more'}"
     last = Standing(
         rung=standing.rung,
-        tries=tries,
+        tries=standing.tries + 1,
         given_up=True,
         refused=refused,
-        passed=passed,
+        passed=passed_by(standing, standing.rung + 1, why),
         left=standing.left,
         bound=standing.bound,
     )
@@ -103,10 +115,14 @@ def step(
 def _back(group: GroupPlan, standing: Standing, why: str) -> Step:
     """The step after the last rung of a group that has left others for a lost node: it waits for that node."""
     back = standing.left[0]
-    failed = f"{rung_words(group.rung_at(standing.rung))} did not start ({why})"
+    failed = _did_not(group.rung_at(standing.rung), why)
     words = f"{failed}; it starts as {rung_words(group.ladder[back])} when the nodes of that are back"
     above = Standing(rung=back, falls=standing.falls, passed=standing.passed[:back], bound=failed)
     return Step(verb="next", standing=above, words=words)
+
+
+def _did_not(rung: Rung, why: str) -> str:
+    return f"{rung_words(rung)} did not start ({why})"
 
 
 def _nodes(group: GroupPlan, at: int) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """Deployments on demand in the simulation: their invariants hold, and a policy without one of its rules is found."""
 
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -100,22 +99,6 @@ def test_a_policy_that_counts_memory_as_held_that_a_restarted_node_has_lost_is_f
         patch.setattr(memory_admission, "_will_take", reported_ready)
         seed = seed_with("was started without room", range(20), **restarts)
     assert simulate(seed, **restarts).violations == []
-
-
-@pytest.mark.full
-@pytest.mark.timeout(1800)
-def test_a_policy_to_which_memory_that_is_not_known_is_free_is_found(monkeypatch):
-    """Of a node that reports nothing, on which an edit has added a group."""
-    given = {"hours": 1.5, "nodes": 3, "fault_every_s": 60.0, "demand_every_s": DEMAND_EVERY_S}
-    lack = on_demand._lack
-
-    def lacking_only(state, free, needs):
-        return lack(replace(state, available={**dict.fromkeys(needs, 0), **state.available}), free, needs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(on_demand, "_lack", lacking_only)
-        seed = seed_with("was started without room", (310, *range(20)), **given)
-    assert simulate(seed, **given).violations == []
 
 
 @pytest.fixture
