@@ -58,7 +58,7 @@ def detail(fleet):
 
 def test_a_group_goes_on_with_the_kept_node_and_back_when_that_is_lost_in_turn(fleet):
     assert (
-        "without spark2: rung 2: spark1+spark3"
+        "without spark2: rung 2, spark1+spark3"
         in fleet.run("plan", fleet.write("plan.yaml", faked(SPLIT)))[1]
     )
     fleet.apply(faked(SPLIT))
