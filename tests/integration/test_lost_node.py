@@ -32,17 +32,23 @@ def fleet(tmp_path_factory):
         found.bring()
         found.ok("up")
         yield found
+        all_there(found)
         found.ok("down")
 
 
 @pytest.fixture(autouse=True)
 def whole(fleet):
     """Every node is there before a test, and nothing is served."""
+    all_there(fleet)
+    for one in fleet.deployments():
+        fleet.ok("delete", "--yes", one["name"])
+
+
+def all_there(fleet):
+    """Switch on what is off, and wait until it has joined."""
     for name in ("spark2", "spark3"):
         fleet.lab.boot(name)
     fleet.until(lambda: all(node["joined"] for node in fleet.status()["nodes"]), timeout=120)
-    for one in fleet.deployments():
-        fleet.ok("delete", "--yes", one["name"])
 
 
 def nodes_of(fleet):
@@ -72,8 +78,7 @@ def test_a_group_goes_on_with_the_kept_node_and_back_when_that_is_lost_in_turn(f
     assert fleet.chat().strip()
     assert "rung 2 of its ladder: without spark2" in fleet.ok("status")
 
-    fleet.lab.boot("spark2")
-    fleet.until(lambda: all(node["joined"] for node in fleet.status()["nodes"]), timeout=120)
+    all_there(fleet)
     assert nodes_of(fleet) == ["spark1", "spark3"], "a return is no reason for a start"
     fleet.lab.kill("spark3")
     fleet.until(lambda: nodes_of(fleet) == ["spark1", "spark2"] and fleet.is_ready(), timeout=MOVES_S)
