@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from sparkfleet.controlplane.node_watch import NodeWatch
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.demand.on_demand_use import on_demand_uses
-from sparkfleet.controlplane.policy.fallback import bound_by
-from sparkfleet.controlplane.policy.ladder import rung_without
+from sparkfleet.controlplane.policy.gone_nodes import rung_without_lost
 from sparkfleet.controlplane.policy.pending_starts import RAY_GONE_S
 from sparkfleet.controlplane.policy.start_choice import loadable, startable, to_bring_back
 from sparkfleet.controlplane.policy.state import GONE_S, FleetState, nodes_of
@@ -286,12 +285,10 @@ def _goes_on(state: FleetState, desired: Desired, away: Collection[str]) -> str:
             continue
         if set(away).isdisjoint(nodes_of(desired, group, standing)):
             continue
-        plan = desired.plan_of(group)
-        bound = bool(bound_by(state, group))
-        at = rung_without(plan, {*away, *state.drained}, standing.rung, own=bound)
+        at = rung_without_lost(state, desired, group, away)
         if at is None:
             return "; its group starts when that is back"
-        others = "+".join(plan.ladder[at].candidate.shape.nodes)
+        others = "+".join(desired.plan_of(group).ladder[at].candidate.shape.nodes)
         lasts = (RAY_GONE_S + GONE_S) / 60
         return f"; if that lasts {lasts:.0f} min, its group starts on {others} (rung {at + 1})"
     return ""

@@ -9,6 +9,7 @@ from observed_values import NODE
 from statuses import rung
 
 from sparkfleet.controlplane.ray.node_actor import rails_of
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.planner.types.plan import GroupPlan
 from sparkfleet.specs.inventory import Inventory, Link, RailEnd
@@ -300,42 +301,49 @@ def test_each_end_of_a_rail_knows_the_node_at_the_other_end():
     assert found == {"spark1": ["spark2", ""], "spark2": ["spark1"]}
 
 
-async def test_a_group_that_can_do_without_is_named_with_the_nodes_on_which_it_goes_on(tmp_path):
-    world = World(tmp_path)
-    world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
-    world.restarted()
-    ladder = (rung(nodes=("this", "that")), rung(nodes=("this",)))
-    await world.controller.commands.put(
-        deployment("tiny"),
-        plan(name="tiny").model_copy(update={"groups": (GroupPlan(ladder=ladder),)}),
-        "me",
-    )
-    await world.look()
-    world.nodes.away = {"that"}
-    await world.look()
-    _, _, words = detail(world)[1].partition("; ")
-    assert words == "if that lasts 4 min, its group starts on this (rung 2)"
-    world.nodes.away = {"this", "that"}
-    await world.look()
-    _, _, words = detail(world)[1].partition("; ")
-    assert words == "its group starts when that is back", "no rung does without both"
-
-
-async def test_no_move_is_announced_of_a_group_whose_start_may_have_taken_the_node_down(tmp_path):
+@pytest.fixture
+async def on_two(tmp_path):
+    """A world of two nodes, with a group on both that has a rung on one of them."""
     world = World(tmp_path)
     world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
     world.nodes.boots["that"] = "first"
     world.inventory_nodes = ("this", "that")
     world.restarted()
     ladder = (rung(nodes=("this", "that")), rung(nodes=("this",)))
-    await world.controller.commands.put(
-        deployment("tiny"),
-        plan(name="tiny").model_copy(update={"groups": (GroupPlan(ladder=ladder),)}),
-        "me",
+    groups = (GroupPlan(ladder=ladder),)
+    planned = plan(name="tiny").model_copy(update={"groups": groups})
+    await world.controller.commands.put(deployment("tiny"), planned, "me")
+    await world.look()
+    return world
+
+
+async def start_words(world, *away):
+    """Words about the start of a group whose nodes are away, behind those about the nodes."""
+    world.nodes.away = set(away)
+    await world.look()
+    return detail(world)[1].partition("; ")[2]
+
+
+async def test_a_group_that_can_do_without_is_named_with_the_nodes_on_which_it_goes_on(on_two):
+    assert await start_words(on_two, "that") == "if that lasts 4 min, its group starts on this (rung 2)"
+    both = await start_words(on_two, "this", "that")
+    assert both == "its group starts when that is back", "no rung does without both"
+
+
+async def test_one_that_has_moved_is_named_with_the_nodes_that_it_has_left_and_that_are_back(on_two):
+    standing = Standing(rung=1, passed=("that is gone",), vacated=(0,))
+    on_two.controller.fleet.store.groups.set_standing("tiny", 1, 0, standing)
+    assert await start_words(on_two, "this") == "its group starts when that is back", (
+        "rung 1 has that node, too"
     )
-    await world.look()
-    await world.controller.reconcile()
-    await world.controller.intake.report(report(phase=GroupPhase.STARTING))
-    world.nodes.away = {"that"}
-    await world.look()
-    assert detail(world)[1].endswith("; its group starts when that is back")
+    ladder = (rung(nodes=("that",)), rung(nodes=("this",)))
+    planned = plan(name="tiny").model_copy(update={"groups": (GroupPlan(ladder=ladder),)})
+    await on_two.controller.commands.put(deployment("tiny", concurrency=2), planned, "me")
+    on_two.controller.fleet.store.groups.set_standing("tiny", 2, 0, standing)
+    assert await start_words(on_two, "this") == "if that lasts 4 min, its group starts on that (rung 1)"
+
+
+async def test_no_move_is_announced_of_a_group_whose_start_may_have_taken_the_node_down(on_two):
+    await on_two.controller.reconcile()
+    await on_two.controller.intake.report(report(phase=GroupPhase.STARTING))
+    assert await start_words(on_two, "that") == "its group starts when that is back"

@@ -50,8 +50,8 @@ class PairFleet(LabFleet):
         self._runs = itertools.count()
         python = stand_in(directory)
         inventory = yaml.safe_load((directory / "inventory.yaml").read_text())
-        for node in NODES:
-            inventory["nodes"][node]["engines"] = {"vllm": {"python": str(python)}}
+        for node in inventory["nodes"].values():
+            node["engines"] = {"vllm": {"python": str(python)}}
         if not real:
             inventory["timeouts"] = QUICK
         self.write("inventory.yaml", yaml.safe_dump(inventory))

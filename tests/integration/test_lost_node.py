@@ -4,11 +4,9 @@ import os
 import time
 
 import pytest
-import yaml
 from lab_fleet import LabFleet, lab_of
-from node_environment import node_environment
-from pair_fleet import QUICK, TINY
-from stand_in import faked, stand_in
+from pair_fleet import TINY, PairFleet
+from stand_in import faked
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -23,12 +21,7 @@ def fleet(tmp_path_factory):
     directory = tmp_path_factory.mktemp("three")
     os.chmod(directory, 0o755)
     with lab_of(3, shares=(*LabFleet.shares(), directory)) as lab:
-        found = LabFleet(lab, directory, f"environment: {node_environment(directory)}\n")
-        python = stand_in(directory)
-        inventory = yaml.safe_load((directory / "inventory.yaml").read_text())
-        for node in inventory["nodes"].values():
-            node["engines"] = {"vllm": {"python": str(python)}}
-        found.write("inventory.yaml", yaml.safe_dump({**inventory, "timeouts": QUICK}))
+        found = PairFleet(lab, directory, real=False)
         found.bring()
         found.ok("up")
         yield found
@@ -86,10 +79,7 @@ def test_a_group_goes_on_with_the_kept_node_and_back_when_that_is_lost_in_turn(f
 
 
 def test_a_start_whose_node_goes_away_is_taken_to_no_other_node(fleet):
-    code = fleet.run("apply", "--yes", "--no-wait", fleet.write("deployment.yaml", faked(SPLIT, start_s=60)))[
-        0
-    ]
-    assert code == 0
+    fleet.ok("apply", "--yes", "--no-wait", fleet.write("deployment.yaml", faked(SPLIT, start_s=60)))
     fleet.until(lambda: len(nodes_of(fleet)) == 2, timeout=60)
     fleet.lab.kill("spark2")
     fleet.until(lambda: "no other one is to go down with it" in detail(fleet), timeout=MOVES_S)

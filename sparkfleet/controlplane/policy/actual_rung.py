@@ -49,8 +49,8 @@ def _follow(state: FleetState, desired: Desired, app: App) -> list[Action]:
 def _standing_at(standing: Standing, report: GroupReport) -> Standing:
     """The position of a group that serves at the rung of its report; deaths for memory counted at the other one."""
     passed = passed_by(standing, report.rung, "not known")[: report.rung]
-    left = tuple(at for at in standing.left if at < report.rung)
-    return Standing(rung=report.rung, falls=standing.falls, passed=passed, left=left)
+    vacated = tuple(at for at in standing.vacated if at < report.rung)
+    return Standing(rung=report.rung, falls=standing.falls, passed=passed, vacated=vacated)
 
 
 def go_on(state: FleetState, decided: RestartGroup | EndGroup) -> list[Action]:

@@ -13,7 +13,8 @@ from sparkfleet.controlplane.policy.actions import Action, EndGroup, RestartGrou
 from sparkfleet.controlplane.policy.actual_rung import follow_rungs
 from sparkfleet.controlplane.policy.demand.on_demand import changes_by_time, load_requested
 from sparkfleet.controlplane.policy.demand.unloading import end_unloaded_starts, unload_unused
-from sparkfleet.controlplane.policy.fallback import keep_groups_up, leave_gone_nodes
+from sparkfleet.controlplane.policy.fallback import keep_groups_up
+from sparkfleet.controlplane.policy.gone_nodes import leave_gone_nodes
 from sparkfleet.controlplane.policy.last_served import bring_back
 from sparkfleet.controlplane.policy.lost_starts import count_lost_starts
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory

@@ -1,4 +1,4 @@
-"""Fallback: groups that do not start, do not stay up, or are planned on nodes that are gone.
+"""Fallback: groups that do not start, or do not stay up. Those on nodes that are gone: `gone_nodes`.
 
 After a failed start a group starts the same rung again, takes the next rung of its ladder, or is given up. Rungs, failures
 and start attempts are in the store: after a restart of the controller, or of its whole node, it continues from there.
@@ -8,30 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sparkfleet.controlplane.policy.actions import (
     Action,
     EndGroup,
     FailAttempt,
     GiveUp,
-    KeepStanding,
     LadderStep,
     MoveGroup,
     NextRung,
     RememberFailure,
     RestartGroup,
     RetireGroup,
-    StopWaiting,
     TryAgain,
-    WaitForNodes,
 )
 from sparkfleet.controlplane.policy.ladder import (
     TOOK_DOWN,
     cost_words,
     passed_by,
     rung_with_less,
-    rung_without,
     rung_words,
     step,
 )
@@ -176,7 +171,7 @@ def take_less_memory(one: FallbackCase) -> list[Action] | None:
     away_or_drained = {*one.state.nodes.away_since, *one.state.drained}
     rung = rung_with_less(plan, one.standing.rung, away_or_drained)
     why = f"memory ran out {STARVED} times within {STARVED_S / 60:.0f} minutes while it served"
-    return None if rung is None else _move(one, rung, why)
+    return None if rung is None else move(one, rung, why)
 
 
 GROUP_RULES: tuple[Callable[[FallbackCase], list[Action] | None], ...] = (
@@ -280,19 +275,19 @@ def _rung_kept(
     return kind(group=group, standing=standing, nodes=nodes, reason=words)
 
 
-def _move(one: FallbackCase, rung: int, why: str, *, left: bool = False) -> list[Action]:
+def move(one: FallbackCase, rung: int, why: str, *, vacates: bool = False) -> list[Action]:
     """Moves a group to another rung for a reason other than a failed start.
 
-    `left`: those that it passes need nodes that are gone, and have not failed.
+    `vacates`: those that it passes need nodes that are gone, and have not failed.
     """
     standing, plan = one.standing, one.desired.plan_of(one.group)
-    untried = {*standing.left, *(range(standing.rung, rung) if left else ())}
+    vacated = {*standing.vacated, *(range(standing.rung, rung) if vacates else ())}
     other = Standing(
         rung=rung,
         falls=standing.falls,
         refused=standing.refused,
         passed=passed_by(standing, rung, why)[:rung],
-        left=tuple(sorted(at for at in untried if at < rung)),
+        vacated=tuple(sorted(at for at in vacated if at < rung)),
         bound=standing.bound,
     )
     following = plan.ladder[rung]
@@ -303,100 +298,3 @@ def _move(one: FallbackCase, rung: int, why: str, *, left: bool = False) -> list
         MoveGroup(group=one.group, standing=other, nodes=nodes, reason=words),
         RestartGroup(group=one.group, nodes=nodes, reason=why),
     ]
-
-
-# --- nodes that do not come back, and drained ones
-
-
-def leave_gone_nodes(state: FleetState, now: Now) -> list[Action]:
-    """Moves groups off nodes that do not come back, and groups that may not start off drained ones.
-
-    They take the first rung without such nodes; if there is none, they wait.
-    """
-    found = {
-        app.group: _leave(FallbackCase(state, now, app, state.to_run[app.deployment]))
-        for app in state.desired_apps
-    }
-    waits = {group for group, actions in found.items() if actions is not None}
-    ended = [
-        StopWaiting(group=group, reason="its nodes are back, or it moved to others")
-        for group in state.pending.waiting
-        if group not in waits or any(isinstance(one, MoveGroup) for one in found[group] or ())
-    ]
-    return [*ended, *(action for actions in found.values() for action in actions or ())]
-
-
-def _leave(one: FallbackCase) -> list[Action] | None:
-    """Actions for a group that needs a node that is gone, or that waits for a drained one; None for others."""
-    blocked = _blocked(one)
-    if not blocked or one.app.status == "retiring" or one.standing.given_up:
-        return None
-    plan = one.desired.plan_of(one.group)
-    gone, drained = one.state.nodes.gone(one.now), one.state.drained
-    away = gone | drained
-    bound = bound_by(one.state, one.group)
-    rung = rung_without(plan, away, one.standing.rung, own=bool(bound))
-    if rung is not None:
-        return _move(one, rung, blocked.what, left=True)
-    if (back := _rung_back(one, own=bool(bound))) is not None:
-        return _move(one, back, blocked.what)
-    no_rung = "no rung of its ladder does without"
-    if bound and rung_without(plan, away, one.standing.rung) is not None:
-        no_rung = f"it is not moved: {bound}"
-    elif not blocked.is_drained and rung_without(plan, gone, one.standing.rung) is not None:
-        no_rung = f"each rung that does without needs a drained node ({', '.join(sorted(drained))})"
-    why = f"{blocked.what}, and {no_rung}; it starts {blocked.until}"
-    noted: list[Action] = []
-    if bound != one.standing.bound:
-        standing = one.standing.model_copy(update={"bound": bound})
-        noted = [KeepStanding(group=one.group, standing=standing, reason=blocked.what)]
-    if one.state.pending.waiting.get(one.group) == why:
-        return noted
-    return [*noted, WaitForNodes(group=one.group, reason=why)]
-
-
-def _rung_back(one: FallbackCase, *, own: bool) -> int | None:
-    """The first rung above that the group left for a node which is there again; None without one.
-
-    `own`: only one on the nodes of its choice.
-    """
-    plan = one.desired.plan_of(one.group)
-    absent = {*one.state.nodes.away_since, *one.state.drained}
-    for at in one.standing.left:
-        if at >= len(plan.ladder) or (own and plan.is_elsewhere(plan.ladder[at])):
-            continue
-        if not absent.intersection(plan.ladder[at].candidate.shape.nodes):
-            return at
-    return None
-
-
-def bound_by(state: FleetState, group: GroupKey) -> str:
-    """Reason for starting a group on no nodes but those of its first rung, in words; "" if it may leave them.
-
-    Also if a node of it went away during its start, and has not come back.
-    """
-    standing, begun, boots = state.standing(group), state.starts.get(group, {}), state.nodes.boots
-    is_lost = any(boot and not boots.get(node) for node, boot in begun.items())
-    return standing.bound or (TOOK_DOWN if is_lost and not standing.falls else "")
-
-
-class _Blocked(NamedTuple):
-    """The nodes for which a group cannot start at its rung, in words."""
-
-    what: str
-    until: str
-    """The end of that."""
-    is_drained: bool
-    """True if they are drained, and not gone."""
-
-
-def _blocked(one: FallbackCase) -> _Blocked | None:
-    nodes = nodes_of(one.desired, one.group, one.standing)
-    if gone := sorted(one.state.nodes.gone(one.now).intersection(nodes)):
-        until = f"when that is back; `sparkfleet drain {gone[0]}` moves it if other nodes have room"
-        return _Blocked(f"{', '.join(gone)} is gone", until, is_drained=False)
-    drained = sorted(one.state.drained.intersection(nodes))
-    if drained and one.state.is_barred(one.group):
-        until = f"after `sparkfleet undrain {drained[0]}`"
-        return _Blocked(f"{', '.join(drained)} is drained", until, is_drained=True)
-    return None

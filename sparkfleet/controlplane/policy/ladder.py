@@ -57,13 +57,13 @@ def step(
         # Each rung that is left needs that tool, too. One of them, or the end, would outlast the tool's absence.
         again = standing.model_copy(update={"restarts": 0})
         return Step(verb="again", standing=again, words=f"{why}; trying again: no other rung does without it")
-    if rung is None and standing.left and not is_refused:
+    if rung is None and standing.vacated and not is_refused:
         return _back(group, standing, why)
     if rung is not None:
         between = range(standing.rung + 1, rung)
         skipped = [_left_out(group.ladder[at], drained, without_tool, gone) for at in between]
-        left = [at for at in between if set(gone) & set(_nodes(group, at))]
-        kept = standing.model_copy(update={"left": (*standing.left, *left)})
+        vacated = [at for at in between if set(gone) & set(_nodes(group, at))]
+        kept = standing.model_copy(update={"vacated": (*standing.vacated, *vacated)})
         return _next(group, kept, rung, why, skipped)
     below = group.ladder[standing.rung + 1 :]
     left_out = _left_out(below[0], drained, gone=gone) if below else ""
@@ -79,7 +79,7 @@ def _next(group: GroupPlan, standing: Standing, rung: int, why: str, skipped: Se
         falls=standing.falls,
         refused=standing.refused,
         passed=(*passed_by(standing, standing.rung + 1, why), *skipped),
-        left=standing.left,
+        vacated=standing.vacated,
         bound=standing.bound,
     )
     words = f"{_did_not(failed, why)}; next: {rung_words(following)}{cost and f', {cost}'}"
@@ -106,7 +106,7 @@ def _end(group: GroupPlan, standing: Standing, why: str, left_out: str, *, is_re
         given_up=True,
         refused=refused,
         passed=passed_by(standing, standing.rung + 1, why),
-        left=standing.left,
+        vacated=standing.vacated,
         bound=standing.bound,
     )
     return Step(verb="end", standing=last, words=words)
@@ -114,7 +114,7 @@ def _end(group: GroupPlan, standing: Standing, why: str, left_out: str, *, is_re
 
 def _back(group: GroupPlan, standing: Standing, why: str) -> Step:
     """The step after the last rung of a group that has left others for a lost node: it waits for that node."""
-    back = standing.left[0]
+    back = standing.vacated[0]
     failed = _did_not(group.rung_at(standing.rung), why)
     words = f"{failed}; it starts as {rung_words(group.ladder[back])} when the nodes of that are back"
     above = Standing(rung=back, falls=standing.falls, passed=standing.passed[:back], bound=failed)

@@ -37,7 +37,7 @@ def retry_refused(state: FleetState, now: Now) -> list[Action]:
     for desired, group in refused(state):
         plan, standing = desired.plan_of(group), state.standing(group)
         # Those that it left for a lost node first: it may be back.
-        for at in (*standing.left, standing.rung):
+        for at in (*standing.vacated, standing.rung):
             if _fits(state, plan.rung_at(at)):
                 return _again(state, group, plan.rung_index(at), plan.rung_at(at))
     return []
@@ -50,14 +50,14 @@ def _fits(state: FleetState, rung: Rung) -> bool:
 
 def _again(state: FleetState, group: GroupKey, at: int, rung: Rung) -> list[Action]:
     before, nodes = state.standing(group), rung.candidate.shape.nodes
-    left = tuple(one for one in before.left if one < at)
+    vacated = tuple(one for one in before.vacated if one < at)
     fields = {
         "rung": at,
         "given_up": False,
         "tries": 0,
         "restarts": 0,
         "passed": before.passed[:at],
-        "left": left,
+        "vacated": vacated,
     }
     why = (
         f"the memory that {rung_words(rung)} needs is free again: it starts once more"

@@ -80,7 +80,7 @@ class Standing(Value):
     for another reason."""
     passed: tuple[str, ...] = ()
     """Reason for leaving each rung above this one, in order; if it is given up, also the reason for this one."""
-    left: tuple[int, ...] = ()
+    vacated: tuple[int, ...] = ()
     """Rungs above this one that it left because a node was gone: they have not failed, and are for when another one goes."""
     bound: str = ""
     """Reason for starting it on no nodes but those of its first rung until it is ready, in words; "": it may leave them."""

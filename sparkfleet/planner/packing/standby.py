@@ -60,7 +60,7 @@ def with_standbys(plan: Plan, specs: Sequence[Deployment], planning: PlanningCon
 
 def _allowed(spec: Deployment, group: GroupPlan, node: str, planning: PlanningContext) -> tuple[str, ...]:
     """Nodes that a group may go on with: all others that its deployment may use if it has a standby, else those of its own.
-    None if they are fewer than the ranks that the deployment sets."""
+    Empty if they are fewer than the ranks that the deployment sets."""
     variant = spec.resolved()[group.variant]
     names = planning.fleet.by_name if spec.standby else group.choice.candidate.shape.nodes
     found = tuple(name for name in names if name != node and (not variant.nodes or name in variant.nodes))

@@ -412,7 +412,7 @@ def test_a_group_that_has_moved_goes_back_when_its_new_node_is_lost_in_turn():
     state = FleetState(
         desired={"tiny": desired("tiny", rungs=2, nodes=(("that",), ("other",)))},
         apps=(application(TINY, "starting"),),
-        standings={TINY: Standing(rung=1, passed=("that is gone",), left=(0,))},
+        standings={TINY: Standing(rung=1, passed=("that is gone",), vacated=(0,))},
         nodes=replace(seen(NOW.steady, this="first", that="second", other=None), away_since={"other": 0.0}),
     )
     moved, restart = decide(state, NOW)

@@ -1,41 +1,15 @@
-"""Groups that have served: they take a smaller rung, wait for a node, or serve in place of a newer generation."""
+"""Groups that have served: they take a smaller rung, or serve in place of a newer generation."""
 
 import pytest
-from control_values import deployment, plan
 from controller_world import report
+from placed_ladders import ladder, put
 
 from sparkfleet.controlplane.policy import fallback as module
 from sparkfleet.controlplane.policy import state as seen
 from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Cause, Diagnosis
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.perf.prediction import Band
 from sparkfleet.units import GIB
-
-
-def ladder(*rungs, context=512):
-    """A plan of one group; of each rung the memory that it needs, bytes, and its node or nodes."""
-    made = plan()
-    choice = made.groups[0].choice
-
-    def rung(needs, node):
-        band = Band(low=0.0, mid=needs, high=needs)
-        nodes = (node,) if isinstance(node, str) else node
-        shape = choice.candidate.shape.model_copy(update={"nodes": nodes})
-        return choice.model_copy(
-            update={
-                "candidate": choice.candidate.model_copy(update={"shape": shape, "context": context}),
-                "prediction": choice.prediction.model_copy(update={"memory_bytes_per_rank": band}),
-            }
-        )
-
-    group = made.groups[0].model_copy(update={"ladder": tuple(rung(*one) for one in rungs)})
-    return made.model_copy(update={"groups": (group,)})
-
-
-async def put(world, made, **fields):
-    await world.controller.commands.put(deployment(**fields), made, "me")
-    await world.controller.reconcile()
 
 
 async def falls(world, cause, rung=0):
@@ -133,91 +107,6 @@ async def test_memory_that_runs_out_takes_no_rung_on_a_drained_node(world):
     await falls(world, "memory")
     await falls(world, "memory")
     assert world.rungs == [0, 2]
-
-
-# --- a node that does not come back
-
-
-@pytest.fixture
-async def stranded(world, monkeypatch):
-    """A group on a node without power, with no rung that works without it."""
-    monkeypatch.setattr(seen, "GONE_S", 0.0)
-    world.inventory_nodes = ("this", "that")
-    world.nodes.available["that"] = 100 * GIB
-    world.nodes.boots["that"] = "first"
-    await put(world, ladder((1.0, "that")))
-    await world.ready(1)
-    world.apps.become("tiny", 1, "starting")
-    world.controller.fleet.reports.forget(())
-    world.nodes.away = {"that"}
-    await world.look()
-    for _ in range(3):
-        await world.controller.reconcile()
-    return world
-
-
-async def test_what_waits_for_a_node_that_may_never_come_has_failed_and_says_so(stranded):
-    status = stranded.controller.queries.status().deployments[0]
-    assert (status.state, status.detail) == (
-        "failed",
-        "that is gone, and no rung of its ladder does without; it starts when that is back;"
-        " `sparkfleet drain that` moves it if other nodes have room",
-    )
-    entry = (await stranded.table()).models["tiny"]
-    assert (entry.state, entry.detail) == ("failed", status.detail)
-    assert await stranded.messages("waits") == [status.detail], "once"
-    assert len(stranded.apps.launches) == 1
-
-
-async def test_when_its_node_is_back_it_starts(stranded):
-    stranded.nodes.away = set()
-    await stranded.look()
-    await stranded.controller.reconcile()
-    assert stranded.state == "starting"
-    await stranded.ready(1)
-    assert stranded.state == "ready"
-
-
-@pytest.fixture
-async def on_two(world, monkeypatch):
-    """A group on two nodes, with a rung on one of them: it starts."""
-    monkeypatch.setattr(seen, "GONE_S", 0.0)
-    world.inventory_nodes = ("this", "that")
-    world.nodes.available["that"] = 100 * GIB
-    world.nodes.boots["that"] = "first"
-    await world.look()
-    await put(world, ladder((1.0, ("this", "that")), (2.0, "this")))
-    await world.controller.intake.report(report(phase=GroupPhase.STARTING))
-    return world
-
-
-async def loses_that(world):
-    world.apps.become("tiny", 1, "starting")
-    world.controller.fleet.reports.forget(())
-    world.nodes.away = {"that"}
-    await world.look()
-    for _ in range(3):
-        await world.controller.reconcile()
-
-
-async def test_a_group_that_served_goes_on_with_the_node_that_is_left(on_two):
-    await on_two.ready(1)
-    await loses_that(on_two)
-    assert on_two.rungs[-1] == 1
-    status = on_two.controller.queries.status().deployments[0]
-    assert status.passed == (("that is gone",),)
-
-
-async def test_a_group_that_was_starting_takes_no_other_node_down(on_two):
-    """A start that runs out of memory freezes its node, and would freeze the next one."""
-    await loses_that(on_two)
-    assert on_two.rungs == [0]
-    status = on_two.controller.queries.status().deployments[0]
-    assert (status.state, status.detail) == (
-        "failed",
-        "that is gone, and it is not moved: a node went away while it was starting, and no other one is to go down with it;"
-        " it starts when that is back; `sparkfleet drain that` moves it if other nodes have room",
-    )
 
 
 # --- a newer generation that waits

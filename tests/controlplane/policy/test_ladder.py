@@ -165,9 +165,9 @@ class TestGoneNodes:
 
     def test_a_group_that_does_not_start_elsewhere_waits_for_the_node_that_it_left(self):
         ladder = GroupPlan(ladder=(rung("mtp"), rung("none"), rung("none", node="spark2")))
-        moved = Standing(rung=2, passed=("spark1 is gone", "spark1 is gone"), left=(0, 1))
+        moved = Standing(rung=2, passed=("spark1 is gone", "spark1 is gone"), vacated=(0, 1))
         back = step(ladder, moved, diagnosis(Cause.KNOWN), gone={"spark1"})
-        assert (back.verb, back.standing.rung, back.standing.left, back.standing.passed) == (
+        assert (back.verb, back.standing.rung, back.standing.vacated, back.standing.passed) == (
             "next",
             0,
             (),
@@ -179,7 +179,7 @@ class TestGoneNodes:
 
     def test_a_rung_of_a_gone_node_that_is_skipped_is_kept_for_later(self):
         taken = step(self.LADDER, Standing(), diagnosis(Cause.MEMORY), gone={"spark2"})
-        assert taken.standing.left == (1,)
+        assert taken.standing.vacated == (1,)
 
     def test_a_start_that_took_its_node_down_is_not_taken_to_others(self):
         ladder = GroupPlan(ladder=(rung("mtp"), rung("none"), rung("none", node="spark2")))

@@ -50,7 +50,7 @@ def test_the_end_of_a_ladder_by_memory_that_was_not_free_is_kept_and_counted():
 
 
 def test_one_that_left_a_lost_node_starts_there_again_if_that_is_back_first():
-    moved = given_up(standings={GROUP: GIVEN_UP.model_copy(update={"left": (0,)})})
+    moved = given_up(standings={GROUP: GIVEN_UP.model_copy(update={"vacated": (0,)})})
     need = int(ONE.plan.groups[0].ladder[0].prediction.memory_bytes_per_rank.high)
     kept, restarted = decide(replace(moved, available={"this": max(need, NEED)}), NOW)
     assert kept.standing == Standing(rung=0, refused=1)

@@ -113,6 +113,18 @@ class TestOtherNodes:
         assert "GB on spark3 for a lost node" in lines
         assert "each node" not in lines
 
+    def test_each_replica_has_its_lines_and_its_warnings(self, planned):
+        found = planned(3, parallel={"tp": 1}, replicas=2, context=131072, concurrency=2, standby=True).of(
+            "m"
+        )
+        lines = words(explain_plan(found))
+        for one in found.groups:
+            (node,) = one.choice.candidate.shape.nodes
+            assert f"without {node}: rung" in lines
+        crowded = planned(2, parallel={"tp": 1}, replicas=2, context=131072, concurrency=2, standby=True)
+        lines = words(explain_plan(crowded.of("m")))
+        assert [f"no standby if spark{n} is lost" in lines for n in (1, 2)] == [True, True]
+
     def test_two_groups_of_different_nodes_count_on_the_same_memory(self, planned, ask):
         """One node is lost at a time: a standby for each is no more than one for the largest."""
         sizes = {"context": 131072, "concurrency": 3, "parallel": {"tp": 1}, "standby": True}

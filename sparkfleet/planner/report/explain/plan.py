@@ -41,28 +41,28 @@ def explain_plan(
     """
     totals = {node.name: node.memory.total for node in nodes}
     lines: list[str] = []
-    for group, replicas in _without_duplicates(plan.groups):
-        lines += _group_lines(group, replicas, totals, plan.objective, head)
+    for replicas in _alike(plan.groups):
+        lines += _group_lines(replicas, totals, plan.objective, head)
     for one in plan.left_out:
         lines += lines_of("not served", f"{one.model}: {one.reason}")
         lines += lines_of("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
     return lines + (rejected_lines(plan.rejected, everything) if everything else other_lines(plan.rejected))
 
 
-def _without_duplicates(groups: Iterable[GroupPlan]) -> Iterator[tuple[GroupPlan, list[str]]]:
-    """Groups that differ in their nodes only, once each, with the nodes of all of them."""
-    found: dict[tuple[int, str], tuple[GroupPlan, list[str]]] = {}
+def _alike(groups: Iterable[GroupPlan]) -> Iterable[Sequence[GroupPlan]]:
+    """Groups that differ in their nodes only, together."""
+    found: dict[tuple[int, str], list[GroupPlan]] = {}
     for group in groups:
-        key = (group.variant, group.choice.candidate.how)
-        nodes = "+".join(group.choice.candidate.shape.nodes)
-        found.setdefault(key, (group, []))[1].append(nodes)
-    yield from found.values()
+        found.setdefault((group.variant, group.choice.candidate.how), []).append(group)
+    return found.values()
 
 
 def _group_lines(
-    group: GroupPlan, places: Sequence[str], totals: Mapping[str, int], objective: Objective, head: str
+    replicas: Sequence[GroupPlan], totals: Mapping[str, int], objective: Objective, head: str
 ) -> list[str]:
+    group = replicas[0]
     first = group.choice
+    places = ["+".join(one.choice.candidate.shape.nodes) for one in replicas]
     count = len(places)
     more = (
         ""
@@ -77,14 +77,13 @@ def _group_lines(
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
     lines += shared_kv_lines(first)
     lines += _settings_lines(first)
-    notes = (
-        *first.notes,
-        f"replicas share {', '.join(shared)}: each is slower than predicted while both are busy",
-    )
-    lines += lines_of("warning", *(notes if shared else first.notes))
+    notes = list(dict.fromkeys(note for one in replicas for note in one.choice.notes))
+    if shared:
+        notes.append(f"replicas share {', '.join(shared)}: each is slower than predicted while both are busy")
+    lines += lines_of("warning", *notes)
     lines += _image_lines(first.candidate)
     lines += start_lines(first) + _kv_disk_lines(first)
-    return lines + _fallback_lines(group, objective) + _standby_lines(group, objective, head)
+    return lines + _fallback_lines(group, objective) + _standby_lines(replicas, objective, head)
 
 
 def _shared_nodes(places: Sequence[str]) -> list[str]:
@@ -152,10 +151,17 @@ def _fallback_lines(group: GroupPlan, objective: Objective) -> list[str]:
     return lines_of("if it fails", *texts)
 
 
-def _standby_lines(group: GroupPlan, objective: Objective, head: str) -> list[str]:
-    """The rungs that do without a node of the choice, each with that node, its speed, and what else differs."""
+def _standby_lines(replicas: Sequence[GroupPlan], objective: Objective, head: str) -> list[str]:
+    """The rungs that do without a node of their group's choice, each with that node, its speed, and what else differs."""
+    texts = [text for group in replicas for text in _standbys(group, objective)]
+    of_head = (one for one in replicas if head in one.choice.candidate.shape.nodes)
+    if texts and any(one.without(head) is None for one in of_head):
+        texts[-1] += f"; not without {head}, the head"
+    return lines_of("node lost", *texts)
+
+
+def _standbys(group: GroupPlan, objective: Objective) -> Iterator[str]:
     first = group.choice.candidate
-    texts = []
     for number, rung in enumerate(group.ladder, start=1):
         if not group.is_elsewhere(rung):
             continue
@@ -164,10 +170,7 @@ def _standby_lines(group: GroupPlan, objective: Objective, head: str) -> list[st
         stack = candidate.stack if candidate.stack != first.stack else ""
         method = str(candidate.speculation) if candidate.speculation != first.speculation else ""
         parts = filter(None, (str(candidate.shape), stack, method, rung.speed(objective)))
-        texts.append(f"without {lost}: rung {number}, {' · '.join(parts)}")
-    if texts and head in first.shape.nodes and group.without(head) is None:
-        texts[-1] += f"; not without {head}, the head"
-    return lines_of("node lost", *texts)
+        yield f"without {lost}: rung {number}, {' · '.join(parts)}"
 
 
 def _chosen_by(rung: Rung, first: Rung) -> str:
