@@ -9,6 +9,7 @@ import hashlib
 import os
 import stat
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from sparkfleet.values import Value
 
 THREADS = 4
 """One thread hashes about 2 GB/s with a processor's SHA instructions; a Spark's disk reads more."""
+CLOCK_TICK_NS = 20_000_000
+"""Twice the longest tick of a Linux kernel (CONFIG_HZ=100): of two changes within one tick, files have one time."""
 
 
 class SealRequest(Value):
@@ -84,6 +87,7 @@ class _Counter:
 
 def _seal(relative: str, path: Path, known: _Known, counter: _Counter) -> tuple[str, File]:
     with path.open("rb") as opened:
+        _outlast_tick(opened.fileno())
         signature = _signature(relative, os.fstat(opened.fileno()))
         size = os.fstat(opened.fileno()).st_size
         digest = known.digests.get(signature)
@@ -105,6 +109,12 @@ def _seal(relative: str, path: Path, known: _Known, counter: _Counter) -> tuple[
             f"{shown(relative)} cannot be staged: its name has characters that rsync or the Hub's cache do not accept.",
             do="Rename it, with letters, digits and _ . + @ = , - only.",
         ) from error
+
+
+def _outlast_tick(descriptor: int) -> None:
+    """Wait until any further change gives the file another time: its signature would hide one of the same tick."""
+    if 0 <= time.time_ns() - os.fstat(descriptor).st_ctime_ns < CLOCK_TICK_NS:
+        time.sleep(CLOCK_TICK_NS / 1e9)
 
 
 def _signature(relative: str, found: os.stat_result) -> str:

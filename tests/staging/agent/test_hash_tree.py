@@ -61,8 +61,11 @@ def test_a_changed_file_is_read_again_even_of_the_same_size(model):
     assert before.files[1] == after.files[1]
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(model, monkeypatch):
+@pytest.mark.parametrize("meanwhile", [b"{ }", b"[]"], ids=["longer", "as-long"])
+def test_a_file_that_changes_while_it_is_read_is_refused(model, monkeypatch, meanwhile):
+    """Even at once after its last change, and by as many bytes: both are of one tick of the kernel's clock."""
     growing = model / "config.json"
+    growing.write_bytes(b"{}")
 
     class Slow:
         def __init__(self):
@@ -70,7 +73,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(model, monkeypatch):
 
         def update(self, chunk):
             self.hash.update(chunk)
-            growing.write_bytes(b"{ }")
+            if chunk == b"{}":  # the other file's thread changes nothing
+                growing.write_bytes(meanwhile)
 
         def hexdigest(self):
             return self.hash.hexdigest()
@@ -80,6 +84,20 @@ def test_a_file_that_changes_while_it_is_read_is_refused(model, monkeypatch):
     )
     with pytest.raises(StagingError, match="changed while it was read"):
         sealed(model)
+
+
+def test_a_file_just_changed_is_read_after_that_tick_and_an_older_one_at_once(model, monkeypatch):
+    """A kernel before 6.13 gives two changes of one tick the same time; this machine's may be newer."""
+    waits = []
+    newest = max(path.stat().st_ctime_ns for path in model.rglob("*"))
+    monkeypatch.setattr(hash_tree.time, "sleep", waits.append)
+    monkeypatch.setattr(hash_tree.time, "time_ns", lambda: newest)
+    sealed(model)
+    assert set(waits) == {0.02}
+    waits.clear()
+    monkeypatch.setattr(hash_tree.time, "time_ns", lambda: newest + 1_000_000_000)
+    sealed(model)
+    assert waits == []
 
 
 def test_damaged_notes_are_no_harm(model, tmp_path):
