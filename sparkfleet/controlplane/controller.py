@@ -38,9 +38,11 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.status import App, NodeReport
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.usage_collector import UsageCollector
+from sparkfleet.controlplane.store_safety.copy_distribution import CopyDistribution
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_watch import corrupted
 from sparkfleet.controlplane.views.routing_publisher import RoutingPublisher
+from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.telemetry.metrics import ControlMetrics
 
 log = logging.getLogger(__name__)
@@ -97,6 +99,13 @@ class Controller:
         self.watch = NodeWatch(
             nodes, self.fleet.see_nodes, self.event_log, self._steady, drained=self.fleet.drained
         )
+        self.copies = CopyDistribution(
+            FleetPaths(store.path.parent),
+            lambda: store.identity().id,
+            nodes=nodes,
+            reports=lambda: [node for node in self.watch.reports if node.name != here.name],
+            steady=self._steady,
+        )
         publisher = RoutingPublisher(self._steady)
         self.gateways = GatewayControl(self.fleet, self.watch, publisher, self.event_log, address)
         self.entries = EntryWatch(entries, lambda: self.gateways.address, self.event_log, self._steady)
@@ -106,7 +115,13 @@ class Controller:
             self.fleet, self.watch, self.gateways, self.event_log, self._wake.set, metrics=metrics
         )
         self.queries = FleetQueries(
-            fleet, self.fleet, self.watch, self.gateways, entries=self.entries, failures=self.failures
+            fleet,
+            self.fleet,
+            self.watch,
+            self.gateways,
+            entries=self.entries,
+            copies=self.copies,
+            failures=self.failures,
         )
         self._effects = Effects(
             fleet=self.fleet,
@@ -139,7 +154,7 @@ class Controller:
     async def run(self) -> None:
         """Reconciles until it is cancelled. A failed round is recorded, and the next one tries again."""
         self.failures.works()
-        watches = [asyncio.create_task(one.run()) for one in (self.watch, self.entries)]
+        watches = [asyncio.create_task(one.run()) for one in (self.watch, self.entries, self.copies)]
         try:
             await self._reconcile_forever()
         finally:

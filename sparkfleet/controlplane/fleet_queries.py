@@ -14,6 +14,7 @@ from sparkfleet.controlplane.policy.run_permission import barred_by, is_wanted
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.fleet_snapshot import scrape_targets
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
+from sparkfleet.controlplane.store_safety.copy_distribution import CopyDistribution
 from sparkfleet.controlplane.views.metrics_export import canary_samples, fleet_samples, key_samples
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.report import WRONG_OUTPUT, GroupPhase
@@ -30,6 +31,7 @@ class FleetQueries:
     Args:
         gateways: have the address and the published table.
         entries: have the state of the endpoint's further addresses.
+        copies: of the store, on other nodes.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class FleetQueries:
         gateways: GatewayControl,
         *,
         entries: EntryWatch,
+        copies: CopyDistribution,
         failures: ControllerFailures,
     ) -> None:
         self._name = name
@@ -48,6 +51,7 @@ class FleetQueries:
         self._watch = watch
         self._gateways = gateways
         self._entries = entries
+        self._copies = copies
         self._failures = failures
 
     def status(self) -> FleetStatus:
@@ -74,8 +78,10 @@ class FleetQueries:
                 *self._watch.troubles(),
                 *self._gateways.warnings(),
                 *self._entries.warnings(),
+                *self._copies.warnings(),
                 *self._unpinned(),
             ),
+            uncopied=self._copies.uncopied(),
         )
 
     def _deployments(self) -> Iterator[DeploymentStatus]:

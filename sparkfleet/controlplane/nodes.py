@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Container, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.group.group_name import GroupKey
@@ -31,6 +31,16 @@ class RanksOf(Container[RankId]):
         return is_later or (rank.deployment, rank.generation, rank.replica) in self._groups
 
 
+class CopyContent(NamedTuple):
+    """A copy of the store on its way to other nodes."""
+
+    name: str
+    """Its file name on the head."""
+    content: bytes
+    sha256: str
+    """Hexadecimal."""
+
+
 class Nodes(Protocol):
     """The controller's access to the nodes of a fleet."""
 
@@ -47,5 +57,13 @@ class Nodes(Protocol):
             keep: groups that exist or are desired.
             newest: newest generation of each name; later ones are left alone, because they were applied meanwhile.
             keep_kv: deployments that keep KV on the disk: that of all others is removed.
+        """
+        ...
+
+    async def keep_copy(self, names: Collection[str], copy: CopyContent) -> Mapping[str, str]:
+        """Sends a copy of the store to these nodes, each of which keeps it in place of the one before.
+
+        Returns:
+            For each of them the reason for which it does not have it, in words; "" if it has.
         """
         ...

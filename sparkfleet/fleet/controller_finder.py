@@ -84,11 +84,13 @@ async def require_head(access: NodeAccess) -> None:
 def head_unreachable(inventory: Inventory, error: NodeError) -> UnreachableError:
     """The error about a head that cannot be reached, with the reason of its channel."""
     head = inventory.head
+    other = next((name for name in inventory.nodes if name != head), "")
+    if_lost = f" If it is lost: `sparkfleet move-head {other} --lost`." if other else ""
+    do = error.do or f"Check that {head} is on and that `ssh` to it works; `sparkfleet doctor` looks closer."
     return UnreachableError(
         f"{head}, the head of fleet {inventory.fleet}, cannot be reached: {error.what}",
         means="It is not known if the fleet is up. What runs goes on.",
-        do=error.do
-        or f"Check that {head} is on and that `ssh` to it works; `sparkfleet doctor` looks closer.",
+        do=f"{do}{if_lost}",
     )
 
 

@@ -122,6 +122,7 @@ class NodePrograms:
             host=node_addresses(self._inventory)[node].address,
             head=self._inventory.head,
             ray=prepared.address.ray,
+            term=prepared.address.term,
             ray_token=prepared.ray_token,
             engine_secret=prepared.engine_secret,
             engine_tokens=prepared.engine_tokens,

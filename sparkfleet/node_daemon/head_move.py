@@ -1,5 +1,6 @@
 """Steps of moving the head to another node, as each node carries them out. Every step may be repeated.
 
+kept     on any node, if the head is lost: its copy of the store, and what runs on it
 out      on the old head: its controller waits from now on; a checked copy of the store
 in       on the new head: store, secrets, and a second Ray with a controller that waits, beside the Ray that it has
 freeze   on every node: stops the processes of the old Ray, so that none takes another's end for a failure
@@ -14,28 +15,31 @@ import asyncio
 import hashlib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from sparkfleet.controlplane.api.api_models import MoveRequest, Role
+from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, Role
 from sparkfleet.controlplane.controller_note import read_note
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.head_address import HeadMove
-from sparkfleet.controlplane.store_safety.copies import copy_database
+from sparkfleet.controlplane.store_safety.copies import copy_database, described
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
+from sparkfleet.controlplane.store_safety.kept_copy import kept_path, move_to_backups
 from sparkfleet.controlplane.store_safety.mark import StoreMark, write_mark
 from sparkfleet.controlplane.store_safety.moving import begin_move, read_move
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content
-from sparkfleet.controlplane.store_safety.restore import set_aside
+from sparkfleet.controlplane.store_safety.restore import restore_copy, set_aside
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon import ray_watchdog, service_manager
 from sparkfleet.node_daemon.error_answer import error_answer
+from sparkfleet.node_daemon.former_head import retire
 from sparkfleet.node_daemon.left_ray import left_ray
 from sparkfleet.node_daemon.role_guard import read_role
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.node_command import node_command
+from sparkfleet.runtime.ports import is_free
+from sparkfleet.runtime.process_runtime import ProcessRuntime
 
 HELD_S = 20.0
 """Time limit for the controller to notice that it has to wait: it looks every half second, at most a round later."""
@@ -53,6 +57,8 @@ async def answer(request: MoveRequest) -> dict[str, Any]:
 
 async def _carry_out(request: MoveRequest, paths: FleetPaths) -> dict[str, Any]:
     match request.step:
+        case "kept":
+            return await _kept(paths)
         case "out":
             return await _out(paths, request)
         case "in":
@@ -67,6 +73,17 @@ async def _carry_out(request: MoveRequest, paths: FleetPaths) -> dict[str, Any]:
             await _cancel(paths)
             await processes.thaw(lambda: _old(paths, request.move))
     return {}
+
+
+async def _kept(paths: FleetPaths) -> dict[str, Any]:
+    path = kept_path(paths)
+    copy = described(path) if path is not None else None
+    ranks = await ProcessRuntime(paths.run, paths.label).list()
+    return {
+        "copy": copy.model_dump(mode="json") if copy is not None else None,
+        "path": str(path or ""),
+        "running": sorted({(one.id.deployment, one.id.generation) for one in ranks}),
+    }
 
 
 async def _out(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
@@ -126,17 +143,29 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     begin_move(paths, request.move)
     if request.up is None:
         return {}
-    next_role = Role(python=sys.executable, up=request.up)
+    joined = role.join if role is not None else None
+    port = _port_of_lost(joined) if joined is not None and request.running is not None else 0
+    up = request.up.model_copy(update={"term": joined.term + 1 if joined else 1, "ray_port": port})
+    next_role = Role(python=sys.executable, up=up)
     write_atomically(paths.next_role, next_role.for_disk().encode(), durable=True)
     paths.outcome.unlink(missing_ok=True)
     argv = node_command(sys.executable, "keep", str(paths.root), "next")
     environment = {LABEL: paths.label, MOVED: request.move.token}
     await asyncio.to_thread(service_manager.spawn, argv, environment, paths.logs / "boot.log")
-    return {"outcome": str(paths.outcome)}
+    return {"outcome": str(paths.outcome), "at_its_port": bool(port)}
+
+
+def _port_of_lost(joined: JoinRequest) -> int:
+    """The port of the lost head's Ray, on which it looks for a newer one when it comes back; 0 if it is taken here."""
+    port = int(joined.ray.rpartition(":")[2])
+    return port if is_free(joined.host, port) else 0
 
 
 def _take_store(paths: FleetPaths, request: MoveRequest) -> None:
-    """Puts the store that was brought in place, after comparing it with what was sent."""
+    """Puts the store that was brought in place, after comparing it with what was sent.
+
+    That of a lost head gets an identity of its own, and generations above those that run: it may be older than they are.
+    """
     paths.create()
     content = paths.moving_store.read_bytes()
     if hashlib.sha256(content).hexdigest() != request.sha256:
@@ -148,6 +177,10 @@ def _take_store(paths: FleetPaths, request: MoveRequest) -> None:
         raise StoreError(
             StoreFault.FOREIGN, f"The store that arrived is not one of fleet {request.fleet}.", do=""
         )
+    if request.running is not None:
+        restore_copy(paths, request.fleet, paths.moving_store, request.running)
+        paths.moving_store.unlink()
+        return
     set_aside(paths)
     paths.moving_store.replace(paths.database)
     identity = found.identity
@@ -168,6 +201,7 @@ async def _settle(paths: FleetPaths, move: HeadMove) -> None:
     assert role.up is not None
     settled = role.model_copy(update={"up": role.up.model_copy(update={"beside": False})})
     write_atomically(paths.role, settled.for_disk().encode(), durable=True)
+    move_to_backups(paths)  # not before: a move that is undone may be repeated
     paths.next_role.unlink()
     paths.head_move.unlink(missing_ok=True)  # as the last one: until then the step is repeated
 
@@ -179,8 +213,7 @@ async def _away(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
         begun = ray_watchdog.begin_join(request.join)
     else:
         await ray_watchdog.take_down(paths)
-    set_aside(paths)
-    _forget(paths, paths.moving_store)
+    retire(paths, paths.moving_store)
     return begun
 
 
@@ -194,18 +227,10 @@ async def _cancel(paths: FleetPaths) -> None:
         await processes.kill_all(
             lambda: processes.labelled({LABEL: paths.label, MOVED: move.token}), grace_s=0.0
         )
-        set_aside(paths)
-        _forget(paths, paths.next_role)
+        retire(paths, paths.next_role)
     else:
         paths.moving_store.unlink(missing_ok=True)
         paths.head_move.unlink(missing_ok=True)
-
-
-def _forget(paths: FleetPaths, *more: Path) -> None:
-    """Removes the files of a head, and the mark of the move as the last one."""
-    files = (paths.address, paths.run_address, paths.store_mark, paths.run_store_mark, *more, paths.head_move)
-    for path in files:
-        path.unlink(missing_ok=True)
 
 
 async def _kill(paths: FleetPaths, move: HeadMove) -> None:

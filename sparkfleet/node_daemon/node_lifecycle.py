@@ -39,6 +39,7 @@ from sparkfleet.controlplane.state.head_address import (
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.taken_ports import refuse_endpoint_ports
 from sparkfleet.controlplane.store_safety.guard import StoreError
+from sparkfleet.controlplane.store_safety.kept_copy import move_to_backups
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import node_addresses
@@ -105,12 +106,13 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         else:
             await clear_leftovers(paths)
             _forget_last_cluster(paths)
+            move_to_backups(paths)
         address = _address(paths, request)
         check_port(address, own=request.beside)  # an entry of the fleet may have it until the head has moved
         check_certificate(address)
         token = metrics_token(paths.read_token_secrets().for_metrics.encode())
         write_atomically(paths.metrics_token, token.encode())
-        prepare_tls(paths, address.ray.rpartition(":")[0])
+        prepare_tls(paths, address.ray.rpartition(":")[0], address.term)
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
         await asyncio.to_thread(start_controller, paths, request, address, ray_head)
@@ -226,7 +228,8 @@ def _address(paths: FleetPaths, request: UpRequest) -> HeadAddress:
     host = node_addresses(request.inventory)[request.inventory.head].address
     head = request.inventory.nodes[request.inventory.head]
     name = name_on_network() if head.is_local else head.address
-    return choose_address(paths, host, gateway, name, gateway_entries(request.inventory))
+    entries = gateway_entries(request.inventory)
+    return choose_address(paths, host, gateway, name, entries, term=request.term, ray_port=request.ray_port)
 
 
 def _forget_last_cluster(paths: FleetPaths) -> None:

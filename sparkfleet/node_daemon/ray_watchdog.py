@@ -23,6 +23,7 @@ from sparkfleet.group.crash_pause import COUNTS_S, pause_s
 from sparkfleet.node_daemon import node_lifecycle, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.node_daemon.error_answer import error_answer
+from sparkfleet.node_daemon.former_head import find_newer_head, join_newer_head, retire
 from sparkfleet.node_daemon.left_ray import LeftRay, RayProcess, left_ray, watchdog_lock
 from sparkfleet.node_daemon.node_lifecycle import alone
 from sparkfleet.node_daemon.role_guard import read_role, require_joinable, require_no_other_head, write_role
@@ -42,6 +43,8 @@ PAUSES = Timeouts()
 LOOK_S = 0.2
 LIMIT_S = 60.0
 """Seconds between two looks at the sizes of logs."""
+NEWER_S = 15.0
+"""Seconds between two looks of a head for a newer one."""
 WATCH_S = 2.0
 """Seconds between two readings of the role on a node that is not the head."""
 START_S = 180.0
@@ -84,7 +87,7 @@ def _after_a_stop(paths: FleetPaths) -> None:
 
 def begin_join(request: JoinRequest) -> dict[str, str]:
     """Starts a watchdog on another node. Raises ControlError if it has another head that lives."""
-    require_joinable(request)
+    replaced = require_joinable(request)
     paths = request.paths
     _after_a_stop(paths)
     paths.create()
@@ -96,7 +99,10 @@ def begin_join(request: JoinRequest) -> dict[str, str]:
     bare = request.model_copy(
         update={"ray_token": "", "engine_secret": "", "engine_tokens": "", "joined": False}
     )
-    return _begin(paths, Role(python=sys.executable, join=bare), resumed=request.joined)
+    begun = _begin(paths, Role(python=sys.executable, join=bare), resumed=request.joined)
+    if replaced:
+        retire(paths)
+    return begun
 
 
 async def take_down(paths: FleetPaths) -> None:
@@ -169,6 +175,8 @@ async def _start(paths: FleetPaths, first: bool, next_head: bool, *, resumed: bo
     role = Role.model_validate_json(paths.next_role.read_text()) if coming else read_role(paths)
     if role is None:
         raise taken_down()
+    if role.up is not None and not coming and (newer := await find_newer_head(paths, role.up)):
+        role = join_newer_head(paths, role, newer)
     if role.join is not None:
         ray = await node_lifecycle.join(role.join, resumed)
         _write_outcome(paths, {})
@@ -188,7 +196,9 @@ async def _start(paths: FleetPaths, first: bool, next_head: bool, *, resumed: bo
 async def _watch_until_end(paths: FleetPaths, ray: RayProcess) -> int:
     """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
     logs = (paths.logs / "boot.log", paths.logs / "ray.log")
-    works = [asyncio.create_task(_watch_controller(paths)), asyncio.create_task(_limit_logs(logs))]
+    works = [
+        asyncio.create_task(one) for one in (_watch_controller(paths), _limit_logs(logs), _give_way(paths))
+    ]
     try:
         return await _until_ended(ray)
     finally:
@@ -206,6 +216,19 @@ async def _watch_controller(paths: FleetPaths) -> None:
     while (request := _as_head(paths)) is None:
         await asyncio.sleep(WATCH_S)  # another node than the head, which it may become
     await watch_of(paths, request).run()
+
+
+async def _give_way(paths: FleetPaths) -> None:
+    """Ends Ray of a head that was replaced: at its next start it joins the newer one."""
+    while True:
+        await asyncio.sleep(NEWER_S)
+        try:
+            request = _as_head(paths)
+            if request is not None and (newer := await find_newer_head(paths, request)):
+                log.warning("%s is the head of this fleet now: Ray ends here", newer.node)
+                await node_lifecycle.clear_leftovers(paths)
+        except Exception:  # the next look may work
+            log.exception("it is not known if there is a newer head")
 
 
 def _as_head(paths: FleetPaths) -> UpRequest | None:

@@ -28,25 +28,38 @@ def require_no_other_head(paths: FleetPaths) -> None:
     raise _refusal(f"This node belongs to fleet {role.join.fleet} of {_head(role.join)}, which is running.")
 
 
-def require_joinable(request: JoinRequest) -> None:
-    """Checks before a join. Raises ControlError if this node is a head that lives, or has joined another one that lives."""
+def require_joinable(request: JoinRequest) -> bool:
+    """Checks before a join. True if this node is a head that the request's has replaced.
+
+    Raises:
+        ControlError: this node is a head that lives, or has joined another one that lives.
+    """
     paths = request.paths
     try:
         role = read_role(paths)
     except ControlError:
         _require_no_head_here(request)
-        return
+        return False
     if role is None:
-        return
+        return False
     move = read_move(paths.root)
     if move is not None and move.to == request.head:
-        return
+        return False
     if role.join is None:
+        if _is_replaced(paths, request):
+            return True
         if paths.root in watchdogs():
             raise _is_head(request)
         _require_no_head_here(request)
     elif role.join.ray != request.ray and not _same_fleet(paths, request) and listens(role.join.ray):
         raise _refusal(f"This node belongs to fleet {request.fleet} of {_head(role.join)}, which is running.")
+    return False
+
+
+def _is_replaced(paths: FleetPaths, request: JoinRequest) -> bool:
+    """True if the head of the request is one of this head's fleet, of a higher term."""
+    own = read_address(paths)
+    return own is not None and request.term > own.term and _same_fleet(paths, request)
 
 
 def _require_no_head_here(request: JoinRequest) -> None:

@@ -35,6 +35,11 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise NodeError(f"no free TCP port on {host}", do="list the programs that hold them: ss -ltnp")
 
 
+def is_free(host: str, port: int) -> bool:
+    """True if a port of `host` can be bound. Raises NodeError if `host` is not an address of this node."""
+    return _bound(host, port) is not None
+
+
 def is_taken(port: int) -> bool:
     """True if a program listens on this port of loopback, or of every address. Connections that wait for their end
     (TIME_WAIT) do not count."""

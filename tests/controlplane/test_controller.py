@@ -7,6 +7,7 @@ from prometheus_client import generate_latest
 
 from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.controlplane.state import report_cache
+from sparkfleet.controlplane.store_safety.copies import copy_database
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.report import GatewayReport
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -383,3 +384,23 @@ async def test_a_start_keeps_the_kv_of_all_that_are_applied(world):
     await world.controller.commands.put(deployment("tiny"), plan("tiny"), "me")
     await world.controller.reconcile()
     assert world.nodes.keep_kv == frozenset()
+
+
+async def test_copies_of_the_store_go_to_the_other_nodes_and_the_status_names_one_without(world, tmp_path):
+    world.nodes.available["that"], world.nodes.boots["that"] = GIB, "first"
+    name = "20261201T003000123456Z-change.db"
+    (tmp_path / "backups").mkdir()
+    copy_database(world.store.path, tmp_path / "backups" / name)
+    world.nodes.refuses["that"] = "its disk is full"
+    await world.look()
+    await world.controller.copies.look()
+    assert world.nodes.sent[0][0] == ("that",), "the head has its own"
+    assert world.controller.queries.status().uncopied == {"that": "its disk is full"}
+    del world.nodes.refuses["that"]
+    world.restarted()
+    await world.look()
+    await world.controller.copies.look()
+    await world.look()
+    status = world.controller.queries.status()
+    assert status.uncopied == {}
+    assert [node.kept_copy and node.kept_copy.name for node in status.nodes] == [None, name]

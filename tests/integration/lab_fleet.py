@@ -9,6 +9,7 @@ from pathlib import Path
 
 import known_models
 import pytest
+import yaml
 from fleet_commands import FleetCommands
 
 import sparkfleet
@@ -93,7 +94,7 @@ class LabFleet(FleetCommands):
 
     def fleet_status(self):
         """The whole status; {} if no controller answers. Asked on the head: a command line costs seconds."""
-        done = self.lab.exec(self.lab.nodes[0].name, ["python3", "-I", "-c", _STATUS])
+        done = self.lab.exec(self.head, ["python3", "-I", "-c", _STATUS])
         return json.loads(done.stdout or "{}")
 
     def deployments(self):
@@ -133,6 +134,11 @@ class LabFleet(FleetCommands):
         found = self.deployment(name)
         return found is not None and found["state"] == "ready"
 
+    @property
+    def head(self):
+        """The head that the inventory names."""
+        return yaml.safe_load((self.directory / "inventory.yaml").read_text())["head"]
+
     def chat(self, name="tiny", question="What is a rail?", tokens=32):
         """One question over the gateway on the head, asked there with the head's own client."""
         body = {
@@ -153,9 +159,8 @@ class LabFleet(FleetCommands):
             "except urllib.error.HTTPError as error:\n sys.exit(f'{error}: {error.read().decode()}')"
         )
         url = self.endpoint() + path
-        head = self.lab.nodes[0].name
         done = self.lab.exec(
-            head, ["python3", "-c", code], stdin=json.dumps([url, self.key, body]), timeout_s=320
+            self.head, ["python3", "-c", code], stdin=json.dumps([url, self.key, body]), timeout_s=320
         )
         assert done.returncode == 0, f"{done.stderr}\n{self.diagnosis()}"
         return json.loads(done.stdout)
@@ -179,7 +184,7 @@ class LabFleet(FleetCommands):
 
     def ray_says(self, program):
         """Output, as JSON, of a program that joins the fleet's Ray on the head. It is given `address` and `host`."""
-        head = self.lab.nodes[0].name
+        head = self.head
         find = "import pathlib;print(next(pathlib.Path.home().glob('.local/state/sparkfleet/*/address.json')).read_text())"
         address = json.loads(self.python(head, find))["ray"]
         prologue = (

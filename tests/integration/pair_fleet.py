@@ -99,6 +99,11 @@ class PairFleet(LabFleet):
         words = ("vllm.entrypoints", "EngineCore", "sparkfleet.engines.fake")
         return {pid: line for pid, line in self.listed(node).items() if any(word in line for word in words)}
 
+    def store_copies(self, node, directory):
+        """SHA-256 and name of each copy of the store in a directory of a node's state, by their age."""
+        script = f"cd ~/.local/state/sparkfleet/*/{directory} && sha256sum *.db"
+        return self.lab.exec(node, ["sh", "-c", script]).stdout.splitlines()
+
     @contextlib.contextmanager
     def listening_at(self, **gateway):
         """The gateway as `gateway:` of an inventory has it; afterwards where it was."""

@@ -92,10 +92,16 @@ def test_logs_come_from_the_node_of_the_rank(fleet):
 
 def test_two_replicas_lie_on_two_nodes(fleet):
     fleet.apply(fleet.spec("replicas: 2\n", text=TINY.replace("name: tiny", "name: pair")))
+    fleet.until(lambda: fleet.store_copies("spark2", "kept") == newest_copy(fleet), timeout=10)
     groups = fleet.deployment("pair")["groups"]
     assert sorted(group["node"] for group in groups) == ["spark1", "spark2"]
     assert {len(fleet.chat("pair")) > 0 for _ in range(4)} == {True}
     fleet.ok("delete", "--yes", "pair")
+
+
+def newest_copy(fleet):
+    """The head's newest copy of its store, by its name."""
+    return sorted(fleet.store_copies("spark1", "backups"), key=lambda line: line.split()[1])[-1:]
 
 
 @pytest.mark.full

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,12 +21,15 @@ from sparkfleet.controlplane.controller_note import NoteWriter
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.state.head_address import HeadMove
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.controlplane.store_safety.copies import take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
+from sparkfleet.controlplane.store_safety.kept_copy import keep_copy
 from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.controlplane.store_safety.opening import open_store
 from sparkfleet.node_daemon import head_move, service_manager
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.runtime.ports import free_port
 
 MOVE = HeadMove(to="b", token="t1")
 
@@ -138,6 +142,50 @@ async def test_a_move_is_cancelled_before_it_is_settled_and_not_after(nodes):
     await step(new, "settle")
     await step(new, "cancel")
     open_store(new, "home").close()
+
+
+async def test_a_lost_head_is_replaced_with_the_copy_that_a_node_keeps(nodes, monkeypatch):
+    """The old head answers no step. What runs may be newer than the copy: no number is given twice."""
+    old, new = nodes
+    copy = take_copy(old, "change")
+    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+    keep_copy(new, copy.name, copy.read_bytes(), digest)
+    port = free_port()
+    request = joining(new).model_copy(update={"ray": f"127.0.0.1:{port}", "term": 4})
+    new.role.write_text(Role(python="p", join=request).model_dump_json())
+    found = await step(new, "kept")
+    assert found["copy"]["deployments"] == ["tiny (generation 1)"]
+    assert (found["path"], found["running"]) == (str(new.kept_copies / copy.name), [])
+    token = new.ray_token.read_text()
+    new.moving_store.write_bytes(copy.read_bytes())
+    begun = await step(new, "in", sha256=digest, running=(("tiny", 3),), up=up(new, beside=True))
+    assert begun["at_its_port"]
+    coming = Role.model_validate_json(new.next_role.read_text()).up
+    assert (coming.term, coming.ray_port) == (5, port)
+    assert await step(new, "kept") == found, "a move that is undone can be repeated"
+    await step(new, "settle")
+    assert (await step(new, "kept"))["copy"] is None
+    assert new.ray_token.read_text() == token
+    store = open_store(new, "home")
+    assert store.identity().id != found["copy"]["id"]
+    assert store.deployments.desired()["tiny"].generation == 1
+    assert store.deployments.put(deployment(), plan(), "me", retry=True)[0].generation == 4
+    store.close()
+
+
+async def test_a_new_head_on_another_port_than_the_lost_one_is_named(nodes):
+    old, new = nodes
+    copy = take_copy(old, "change").read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ray = f"127.0.0.1:{server.getsockname()[1]}"
+        new.role.write_text(
+            Role(python="p", join=joining(new).model_copy(update={"ray": ray})).model_dump_json()
+        )
+        new.moving_store.write_bytes(copy)
+        digest = hashlib.sha256(copy).hexdigest()
+        begun = await step(new, "in", sha256=digest, running=(), up=up(new, beside=True))
+    assert not begun["at_its_port"]
+    assert Role.model_validate_json(new.next_role.read_text()).up.ray_port == 0
 
 
 async def test_a_store_that_arrives_damaged_is_refused(nodes):

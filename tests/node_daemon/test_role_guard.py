@@ -82,6 +82,29 @@ def test_a_head_that_lives_joins_nobody(node, ray):
     assert unchanged(node)
 
 
+@pytest.mark.parametrize(("term", "token"), [(2, "own"), (1, "own"), (2, "theirs")])
+def test_a_head_that_was_replaced_joins_the_one_of_a_higher_term_of_its_fleet_and_nobody_else(
+    node, ray, term, token
+):
+    role(node, {"up": up(node)})
+    address = HeadAddress(ray=ray, api="", gateway_host="127.0.0.1", gateway_port=8000, term=1)
+    node.address.write_text(address.model_dump_json())
+    node.database.write_text("old")
+    given = token if token == "theirs" else node.ray_token.read_text()
+    request = joining(node, "127.0.0.1:1", given).model_copy(update={"term": term})
+    if (term, token) != (2, "own"):
+        with pytest.raises(ControlError, match="This node is the head of fleet home"):
+            ray_watchdog.begin_join(request)
+        assert unchanged(node)
+        assert node.database.exists()
+        return
+    ray_watchdog.begin_join(request)
+    assert read_role(node).join.term == 2
+    assert not node.address.exists()
+    assert not node.database.exists()
+    assert len([*node.backups.glob("set-aside-*/sparkfleet.db")]) == 1
+
+
 @pytest.mark.parametrize("start", [ray_watchdog.begin_up, node_lifecycle.prepare])
 def test_a_node_that_has_joined_a_head_that_lives_becomes_none(node, ray, start):
     role(node, {"join": joining(node, ray)})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from sparkfleet.controlplane.nodes import CopyContent
 from sparkfleet.controlplane.state.status import App, AppStatus, NodeReport
+from sparkfleet.controlplane.state.store_copies import KeptCopy
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.group_name import GroupKey
 
@@ -58,6 +60,11 @@ class FakeNodes:
         self.away: set[str] = set()
         self.unusable: dict[str, str] = {}
         """Nodes on which nothing can start, each with the reason."""
+        self.kept: dict[str, KeptCopy] = {}
+        """The copy of the store on each node that has one."""
+        self.refuses: dict[str, str] = {}
+        """Nodes that take no copy, each with the reason."""
+        self.sent: list[tuple[tuple[str, ...], CopyContent]] = []
         self.swept: list[frozenset[GroupKey]] = []
         self.swept_newest: dict[str, int] = {}
 
@@ -71,6 +78,7 @@ class FakeNodes:
                 memory_total=memory,
                 boot=self.boots[name],
                 cannot_start=self.unusable.get(name, ""),
+                kept_copy=self.kept.get(name),
             )
             if name not in self.away
             else NodeReport(name=name, joined=False)
@@ -85,3 +93,11 @@ class FakeNodes:
         self.swept_newest = dict(newest)
         self.keep_kv = keep_kv
         return ()
+
+    async def keep_copy(self, names: Collection[str], copy: CopyContent) -> dict[str, str]:
+        """Keeps it on each node that does not refuse it."""
+        self.sent.append((tuple(names), copy))
+        for name in names:
+            if name not in self.refuses:
+                self.kept[name] = KeptCopy(name=copy.name, bytes=len(copy.content), since_s=0.0)
+        return {name: self.refuses.get(name, "") for name in names}

@@ -53,11 +53,12 @@ async def _describe(name: str, session: Session, json: bool) -> int:
             }
         )
     else:
-        _show(described)
+        _show(described, session.inventory.head)
     return Exit.DONE
 
 
-def _show(described: DescribedDeployment) -> None:
+def _show(described: DescribedDeployment, head: str = "") -> None:
+    """`head`: the fleet's head node."""
     deployment = described.status
     since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
     for line in indented(f"{deployment.name}   {deployment.state}   {deployment.detail}", "", "    "):
@@ -68,7 +69,7 @@ def _show(described: DescribedDeployment) -> None:
         for each in indented(line, "  ", "    "):
             console.print(each, markup=False)
     if deployment.plan is not None:
-        print_lines(explain_plan(deployment.plan))
+        print_lines(explain_plan(deployment.plan, head=head))
     print_lines(advice_lines(advice_for(deployment)))
     if deployment.on_demand:
         use = use_words(deployment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,12 +23,14 @@ from sparkfleet.cli.options import (
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.controlplane.state.store_copies import RestoredStore, StoreCopy
 from sparkfleet.errors import SpecError
+from sparkfleet.fleet.lifecycle.kept_copies import CopyElsewhere, copies_elsewhere
 from sparkfleet.fleet.lifecycle.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.units import gb, plural
+from sparkfleet.units import duration_words, gb, plural
 
 CHUNK = 1 << 20
+HINT = ("", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one.")
 
 ToOption = Annotated[
     Path | None,
@@ -86,14 +88,18 @@ async def _backup(session: Session, to: Path | None, json: bool) -> int:
     made = await copy_store(session)
     if to is not None:
         write_atomically(to, await _content(session, made.path), durable=True)
+    elsewhere = await copies_elsewhere(session, made.copy.name)
     if json:
-        print_json({"version": OUTPUT_VERSION, "path": made.path, **made.copy.model_dump(mode="json")})
+        document = {"path": made.path, **made.copy.model_dump(mode="json"), "kept": _kept_document(elsewhere)}
+        print_json({"version": OUTPUT_VERSION, **document})
         return Exit.DONE
     console.print(
         f"Copied and checked: {made.copy.name} in {Path(made.path).parent} on {session.inventory.head}."
     )
     if to is not None:
         console.print(f"The same is in {to} on this machine.", markup=False)
+    for line in _kept_lines(elsewhere):
+        console.print(line, markup=False)
     return Exit.DONE
 
 
@@ -105,11 +111,12 @@ async def _content(session: Session, path: str) -> bytes:
 
 
 async def _list(session: Session, json: bool) -> int:
-    found = await list_copies(session)
+    found, elsewhere = await list_copies(session), await copies_elsewhere(session)
     if json:
-        print_json({"version": OUTPUT_VERSION, "copies": [copy.model_dump(mode="json") for copy in found]})
+        document = {"copies": [copy.model_dump(mode="json") for copy in found]}
+        print_json({"version": OUTPUT_VERSION, **document, "kept": _kept_document(elsewhere)})
         return Exit.DONE
-    for line in _lines(found):
+    for line in (*_lines(found), *_kept_lines(elsewhere), *(HINT if found else ())):
         console.print(line, markup=False)
     return Exit.DONE
 
@@ -119,11 +126,39 @@ def _lines(found: Sequence[StoreCopy]) -> list[str]:
         return ["There is no copy of the store."]
     lines = []
     for copy in found:
-        at = datetime.fromtimestamp(copy.at).strftime("%Y-%m-%d %H:%M:%S")
+        at = _clock(copy.at)
         names = ", ".join(copy.deployments) or "no deployment"
         content = copy.trouble or f"{plural(copy.changes, 'change')}; {names}"
         lines.append(f"{copy.name}  {at}  {copy.occasion}  {gb(copy.bytes)}  {content}")
-    return [*lines, "", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one."]
+    return lines
+
+
+def _kept_lines(elsewhere: Iterable[CopyElsewhere]) -> Iterator[str]:
+    for one in elsewhere:
+        if not one.known:
+            yield f"Not known of {one.node}: {one.trouble}."
+        elif one.copy is None:
+            yield f"Not on {one.node}: {one.trouble}."
+        elif one.trouble:
+            yield f"Kept on {one.node}: an older one, of {_clock(one.copy.at)}; not the newest: {one.trouble}."
+        else:
+            since = duration_words(one.copy.since_s)
+            yield f"Kept on {one.node}: the newest, of {_clock(one.copy.at)}, for {since}."
+
+
+def _kept_document(elsewhere: Iterable[CopyElsewhere]) -> list[dict[str, object]]:
+    return [
+        {
+            "node": one.node,
+            "copy": None if one.copy is None else one.copy.model_dump(mode="json"),
+            "trouble": one.trouble,
+        }
+        for one in elsewhere
+    ]
+
+
+def _clock(at: float) -> str:
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 async def _restore(session: Session, work: Coroutine[Any, Any, RestoredStore], json: bool) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -19,54 +22,111 @@ from sparkfleet.cli.options import (
 )
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
-from sparkfleet.fleet.lifecycle.move_head import MovePlan, name_head, plan_move, undo_move
+from sparkfleet.controlplane.policy.state import GONE_S
+from sparkfleet.errors import SpecError
+from sparkfleet.fleet.lifecycle.lost_head import KeptStore
+from sparkfleet.fleet.lifecycle.move_head import (
+    MovedHead,
+    MovePlan,
+    plan_lost,
+    plan_move,
+    undo_move,
+)
 from sparkfleet.fleet.lifecycle.move_head import move_head as move
+from sparkfleet.fleet.lifecycle.moved_inventory import inventory_after, name_head
 from sparkfleet.fleet.session import Session
+from sparkfleet.units import duration_words
 
 
-def move_head(
+def move_head(  # noqa: PLR0917  # its parameters are the command line's
     node: Annotated[str, typer.Argument(help="The node that becomes the head.", metavar="NODE")],
     inventory: InventoryOption = DEFAULT_INVENTORY,
     yes: YesOption = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Undo a move to NODE that was interrupted.")
     ] = False,
+    lost: Annotated[
+        bool,
+        typer.Option(
+            "--lost", help="The head is lost: NODE takes its place, with the copy that a node keeps."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> int:
     """Move the head to another node, with deployments, keys and secrets. Running engines are kept."""
+    if cancel and lost:
+        raise SpecError("`--cancel` and `--lost` exclude each other.", do="Give one of them.")
     if cancel:
         return run(_cancel(open_session(inventory), node))
-    return run(_move(open_session(inventory), inventory, node, yes, json))
+    return run(_move(open_session(inventory), inventory, node, lost=lost, yes=yes, json=json))
 
 
-async def _move(session: Session, file: Path, node: str, yes: bool, json: bool) -> int:
-    plan = await plan_move(session, node)
+async def _move(session: Session, file: Path, node: str, *, lost: bool, yes: bool, json: bool) -> int:
+    plan, before = await (plan_lost if lost else plan_move)(session, node), session.inventory
     confirm(_question(session, plan), yes)
     with ProgressLine(quiet=json) as progress:
         moved = await move(session, plan, progress)
-    named = name_head(file, plan.old, plan.new)
+    named = name_head(file, before, inventory_after(before, plan.new, plan.host))
     endpoint = moved.address.endpoint if moved.address else ""
     if json:
         fleet = {"version": OUTPUT_VERSION, "fleet": session.inventory.fleet}
-        print_json({**fleet, "head": plan.new, "endpoint": endpoint or None, "inventory_changed": named})
+        done = {"head": plan.new, "endpoint": endpoint or None, "inventory_changed": named}
+        print_json({**fleet, **done, "lost": plan.old if lost else None})
         return Exit.DONE
     console.print(f"{plan.new} is the head of fleet {session.inventory.fleet}.", markup=False)
-    where = f"{file} has `head: {plan.new}` now" if named else f"Set `head: {plan.new}` in {file}"
+    fields = f"`head: {plan.new}`" + (
+        f" and `gateway: {{host: {plan.host}}}`" if plan.host != before.gateway.host else ""
+    )
+    where = f"{file} has {fields} now" if named else f"Set {fields} in {file}"
     console.print(f"{where}; other copies of the inventory need the same.", markup=False)
     console.print(f"Endpoint: {endpoint}" if endpoint else "`sparkfleet up` starts it.", markup=False)
+    if lost:
+        for line in _after_loss(plan, moved):
+            console.print(line, markup=False)
     return Exit.DONE
+
+
+def _after_loss(plan: MovePlan, moved: MovedHead) -> Iterator[str]:
+    """Lines on what follows the replacement of a lost head."""
+    if moved.address is not None:
+        yield (
+            f"What needed {plan.old} goes on without it after about {duration_words(GONE_S)}, if its plan has a rung for"
+            " that: `sparkfleet status`."
+        )
+    if moved.finds:
+        yield f"If {plan.old} comes back with its disk, it joins as an ordinary node; its store is set aside there."
+    else:
+        yield (
+            f"The port of {plan.old}'s Ray is taken on {plan.new}, so {plan.old} would come back as a second head: once it"
+            " is on, `sparkfleet up` makes it an ordinary node."
+        )
 
 
 def _question(session: Session, plan: MovePlan) -> str:
     fleet = session.inventory.fleet
     if plan.settled:
         return f"{plan.new} is the head of fleet {fleet} already. Let the other nodes join it?"
+    if plan.lost is not None and plan.lost.kept is not None:
+        return _question_of_loss(fleet, plan, plan.lost.kept)
     means = (
         "Engines go on; the endpoint moves with the head and is away for some seconds."
         if plan.live
         else "The fleet is down: its state is moved."
     )
     return f"Move the head of fleet {fleet} from {plan.old} to {plan.new}? {means}"
+
+
+def _question_of_loss(fleet: str, plan: MovePlan, kept: KeptStore) -> str:
+    copy = kept.copy
+    age = duration_words(max(0.0, time.time() - copy.at))
+    moment = f"{datetime.fromtimestamp(copy.at):%Y-%m-%d %H:%M:%S}"
+    served = ", ".join(copy.deployments) or "no deployment"
+    return (
+        f"{plan.old} is not reached. {kept.node} keeps a copy of its store of {moment}, {age} old: {served}."
+        " What was applied since then is lost, and so are keys that were made since.\n"
+        f"If {plan.old} runs and is only cut off, it serves on until it reaches {plan.new}: switch it off.\n"
+        f"Make {plan.new} the head of fleet {fleet} with this copy?"
+    )
 
 
 async def _cancel(session: Session, node: str) -> int:

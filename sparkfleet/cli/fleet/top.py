@@ -72,4 +72,7 @@ class SessionPages:
         plan = described.status.plan
         if plan is None:
             return ("Its plan is not known.",)
-        return (*explain_plan(plan), *advice_lines(advice_for(described.status)))
+        return (
+            *explain_plan(plan, head=self._session.inventory.head),
+            *advice_lines(advice_for(described.status)),
+        )

@@ -45,10 +45,11 @@ SHORT = Shown()
 
 
 def _lines(
-    one: PlannedDeployment, fleet: Fleet, others: Sequence[str], *, everything: bool = False
+    one: PlannedDeployment, found: FleetPlan, others: Sequence[str], *, everything: bool = False
 ) -> tuple[str, ...]:
+    fleet, offers = found.fleet, found.decision.plan.offers
     return (
-        *explain_plan(one.plan, everything=everything, nodes=fleet.nodes, head=fleet.head),
+        *explain_plan(one.plan, everything=everything, nodes=fleet.nodes, head=fleet.head, offers=offers),
         *explain_measured(one.measured),
         *others,
         *explain_change(one.change, one.plan),
@@ -74,7 +75,7 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> Mapping[str, Sequence
                 *lighter,
                 *named_image_lines(named_images.get(spec.name, ())),
             ]
-            lines = _plan_lines(planned[spec.name], found.fleet, shown, others)
+            lines = _plan_lines(planned[spec.name], found, shown, others)
         print_lines(lines)
         console.print()
     if len(found.specs) > 1:
@@ -91,12 +92,14 @@ def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:
         console.print()
 
 
-def _plan_lines(one: PlannedDeployment, fleet: Fleet, shown: Shown, others: Sequence[str]) -> Iterator[str]:
-    yield from _headline(one.spec, one.plan, fleet)
+def _plan_lines(
+    one: PlannedDeployment, found: FleetPlan, shown: Shown, others: Sequence[str]
+) -> Iterator[str]:
+    yield from _headline(one.spec, one.plan, found.fleet)
     if shown.why is not None:
         yield from explain_why(one.plan, one.plan.rejected, shown.why)
     else:
-        yield from _lines(one, fleet, others, everything=shown.everything)
+        yield from _lines(one, found, others, everything=shown.everything)
 
 
 def refusal_lines(

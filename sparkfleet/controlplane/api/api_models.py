@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from sparkfleet.controlplane.api.store_request import OnNode
+from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
 from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -79,6 +80,10 @@ class UpRequest(OnNode):
     """Deployments to apply at once, so that their engines start while Ray starts."""
     beside: bool = False
     """Start beside the Ray that this node has as part of another cluster: its head is being moved here."""
+    term: int = 0
+    """Lowest term of the head: see `HeadAddress.term`."""
+    ray_port: int = 0
+    """Port for its Ray at its first start: that of a lost head, which looks for it there. 0: a free one."""
 
 
 class SecretsRequest(OnNode):
@@ -114,6 +119,8 @@ class JoinRequest(OnNode):
     """Address of the head's Ray, `address:port`."""
     head: str = ""
     """The head's name; "" in a role that an older release stored."""
+    term: int = 0
+    """The head's term."""
     ray_token: str
     engine_secret: str
     engine_tokens: str = ""
@@ -134,7 +141,7 @@ class JoinRequest(OnNode):
 class MoveRequest(OnNode):
     """Input of `node_cli move`: a step of moving the head, see `node_daemon/head_move.py`. It may contain secrets."""
 
-    step: Literal["out", "in", "freeze", "settle", "away", "cancel"]
+    step: Literal["kept", "out", "in", "freeze", "settle", "away", "cancel"]
     move: HeadMove
     up: UpRequest | None = None
     """For `in`: the new head. None if the fleet is down."""
@@ -142,6 +149,8 @@ class MoveRequest(OnNode):
     """For `away`. None if the fleet is down."""
     sha256: str = ""
     """For `in`: digest of the store's copy."""
+    running: tuple[Generation, ...] | None = None
+    """For `in`: generations that run on the nodes that are reached, if the old head is lost; else None."""
     ray_token: str = ""
     api_token: str = ""
     engine_secret: str = ""

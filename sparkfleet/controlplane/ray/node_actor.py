@@ -1,4 +1,4 @@
-"""Actor on each joined node, through which the controller reads its memory and removes ranks without a holder.
+"""Actor on each joined node: the controller reads its memory, removes ranks without a holder, and sends copies of the store.
 
 It holds no state: it may die and be created again at any time.
 """
@@ -15,10 +15,13 @@ from typing import Any, TypeVar
 
 import ray
 
-from sparkfleet.controlplane.nodes import RanksOf
+from sparkfleet.controlplane.nodes import CopyContent, RanksOf
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.watchdog_watch import WatchdogWatch, environment_of
 from sparkfleet.controlplane.state.status import NodeReport
+from sparkfleet.controlplane.state.store_copies import KeptCopy
+from sparkfleet.controlplane.store_safety.kept_copy import keep_copy, read_kept
+from sparkfleet.errors import ControlError
 from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.boot_id import this_boot, up_s
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -47,6 +50,8 @@ LOOK_S = 5.0
 """The same for a reading of its memory, which takes milliseconds: a lost node is named within 15 s."""
 HANG_S = 10.0
 """Seconds of silence after which an actor that has answered before is replaced."""
+SLOWEST = 2e6
+"""Bytes per second at which a copy of the store reaches other nodes at least, also over Wi-Fi."""
 START_S = 120.0
 """Seconds that an actor has for its first answer. On a busy node a process of Ray takes tens of seconds to start; another
 in its place would be no sooner, and slow the node down further: every look would start one."""
@@ -111,6 +116,25 @@ class NodeActors:
             f"{line} on {name}" for name, lines in zip(agents, killed, strict=True) for line in lines or ()
         )
 
+    async def keep_copy(self, names: Collection[str], copy: CopyContent) -> Mapping[str, str]:
+        """See `Nodes.keep_copy`. The content is put into Ray's object store once, for all nodes."""
+        agents = await asyncio.to_thread(self._joined)
+        reached = [name for name in names if name in agents]
+        limit_s = ANSWER_S + len(copy.content) * len(reached) / SLOWEST
+        try:
+            async with asyncio.timeout(limit_s):
+                content = await asyncio.to_thread(ray.put, copy.content)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            log.warning("the copy %s could not be put into Ray's object store: %r", copy.name, error)
+            return dict.fromkeys(names, "Ray's object store on the head does not take it")
+        asked = (
+            self._ask(name, partial(agents[name].keep_copy.remote, copy.name, content, copy.sha256), limit_s)
+            for name in reached
+        )
+        answers = dict(zip(reached, await asyncio.gather(*asked), strict=True))
+        silent = dict.fromkeys(names, "it does not answer")
+        return {**silent, **{name: words for name, words in answers.items() if words is not None}}
+
     async def read_log(self, node: str, path: str, limit: int) -> bytes | None:
         """The last bytes of a rank's log on a node, at most `limit`; None if the node or the file does not answer."""
         agents = await asyncio.to_thread(self._joined)
@@ -136,6 +160,7 @@ class NodeActors:
             readings=readings,
             spoilt=seen[3],
             cannot_start=seen[4],
+            kept_copy=seen[5],
         )
 
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
@@ -196,10 +221,14 @@ class NodeAgent:
         # A worker's parent is its raylet: it has the environment of Ray's start, a worker more than that.
         self._watchdog = WatchdogWatch(self._paths, partial(environment_of, os.getppid()))
         self._reading: asyncio.Task[None] | None = None
+        self._keeping = asyncio.Lock()
+        """One copy after another, in the order in which they come: the last one is the newest."""
 
-    async def look(self, rails: tuple[RailDevices, ...]) -> tuple[str, str, float, tuple[str, ...], str]:
-        """The node's readings, JSON; its boot id, and the seconds since; what its next start needs and cannot be used; and
-        the reason for which no engine can start.
+    async def look(
+        self, rails: tuple[RailDevices, ...]
+    ) -> tuple[str, str, float, tuple[str, ...], str, KeptCopy | None]:
+        """The node's readings, JSON; its boot id, and the seconds since; what its next start needs and cannot be used; the
+        reason for which no engine can start; and the copy of the head's store that it keeps.
 
         What may take seconds is read meanwhile, for a later answer.
         """
@@ -211,7 +240,8 @@ class NodeAgent:
         stopped = stopped_words(os.getppid(), "Ray's raylet", "nothing new starts here")
         unusable = (*spoilt, *stopped, *await self._watchdog.look())
         bar = await asyncio.to_thread(start_bar, self._paths)
-        return readings.model_dump_json(), this_boot(), up_s(), unusable, bar
+        kept = await asyncio.to_thread(read_kept, self._paths)
+        return readings.model_dump_json(), this_boot(), up_s(), unusable, bar, kept
 
     async def _read_slow(self) -> None:
         try:
@@ -227,6 +257,17 @@ class NodeAgent:
     async def read_log(self, path: str, limit: int) -> bytes | None:
         """The last bytes of a file in this fleet's directory of logs; None if it is none, or cannot be read."""
         return await asyncio.to_thread(log_end, self._paths.logs, path, limit)
+
+    async def keep_copy(self, name: str, content: bytes, sha256: str) -> str:
+        """Keeps a copy of the head's store in place of the one before; the reason if it does not, else ""."""
+        async with self._keeping:
+            try:
+                await asyncio.to_thread(keep_copy, self._paths, name, content, sha256)
+            except ControlError as error:
+                return error.what
+            except OSError as error:
+                return f"{error.filename} cannot be written: {error.strerror or error}"
+        return ""
 
     async def sweep(
         self, keep: list[GroupKey], newest: dict[str, int], keep_kv: list[str]

@@ -27,7 +27,8 @@ RAY = (sys.executable, "-P", "-m", "sparkfleet.controlplane.ray.ray_start")
 """Ray's command line without Ray Client, by this interpreter: its script would use the one that it was installed with."""
 
 OBJECT_STORE_BYTES = 80_000_000
-"""Size of the object store, bytes. Ray's minimum is 75 MiB, its default 30 % of unified memory; unused by sparkfleet."""
+"""Size of the object store, bytes. Ray's minimum is 75 MiB, its default 30 % of unified memory; only copies of the store
+pass through it."""
 
 GRPC_BYTES = 32 << 20
 """Largest message between Ray's processes, bytes; a plan with its ladder has some hundred kilobytes."""
@@ -39,6 +40,9 @@ def choose_address(
     gateway: Gateway,
     name: str = "127.0.0.1",
     entries: tuple[GatewayEntry, ...] = (),
+    *,
+    term: int = 0,
+    ray_port: int = 0,
 ) -> HeadAddress:
     """The addresses of the last start, or new ones with free ports; stores them.
 
@@ -47,9 +51,11 @@ def choose_address(
         gateway: address of the endpoint; port 0: any free one.
         name: the head's name for clients.
         entries: of the endpoint, on other nodes.
+        term: of the head, unless it has a higher one.
+        ray_port: port for Ray if there is no last start; 0: a free one.
     """
     before = read_address(paths)
-    ray_port = int(before.ray.rpartition(":")[2]) if before else free_port(host)
+    ray_port = int(before.ray.rpartition(":")[2]) if before else ray_port or free_port(host)
     address = HeadAddress(
         ray=f"{host}:{ray_port}",
         api=before.api if before else f"http://127.0.0.1:{free_port('127.0.0.1')}",
@@ -60,6 +66,7 @@ def choose_address(
         origins=gateway.origins,
         tls=gateway_tls(gateway, name, entries=entries),
         entries=entries,
+        term=max(term, before.term if before else 0),
     )
     write_address(paths, address)
     return address

@@ -3,32 +3,39 @@
 Ray's token authenticates its clients and encrypts nothing, its gRPC servers listen on every address, read whole messages
 before they look for a token, and answer two services to everybody (`grpc.reflection`, `grpc.channelz`). With TLS nothing is
 read from those without a certificate of the fleet's authority, which each node derives from Ray's token: what joins needs
-the token, as before.
+the token, as before. The head's certificate has its term: a former head that comes back reads it there, before it acts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
+import ssl
 
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.authority import FleetAuthority, names_of_this_host
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
+_HEAD = "sparkfleet head of term"
 
-def prepare_tls(paths: FleetPaths, host: str) -> None:
+
+def prepare_tls(paths: FleetPaths, host: str, term: int | None = None) -> None:
     """Stores a new certificate of this node for the next start of Ray, which reads it only then.
 
     Args:
         paths: the fleet's directories on this node, with Ray's token.
         host: this node's address towards the other nodes.
+        term: of this head; None on any other node.
     """
     authority = FleetAuthority(paths.ray_token.read_bytes().strip(), "ray")
     usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
     names = names_of_this_host((host, *_addresses(host)))
-    made = authority.issue("sparkfleet ray", names, None, usages)
+    subject = "sparkfleet ray" if term is None else f"{_HEAD} {term}"
+    made = authority.issue(subject, names, None, usages)
     write_atomically(paths.ray_tls / "authority.pem", authority.pem())
     write_atomically(paths.ray_tls / "key.pem", made.key)
     write_atomically(paths.ray_tls / "certificate.pem", made.certificate)
@@ -45,6 +52,30 @@ def tls_environment(paths: FleetPaths) -> dict[str, str]:
         "RAY_TLS_SERVER_KEY": str(paths.ray_tls / "key.pem"),
         "RAY_TLS_CA_CERT": str(paths.ray_tls / "authority.pem"),
     }
+
+
+def client_context(paths: FleetPaths) -> ssl.SSLContext:
+    """Verifies that a server has a certificate of the fleet, and shows this node's own, which Ray requires.
+
+    Names are not compared: the fleet's certificates are for its own nodes only, whose addresses may have changed.
+
+    Raises:
+        OSError: this node has no certificate yet, or it cannot be read.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])  # gRPC refuses others
+    context.load_verify_locations(paths.ray_tls / "authority.pem")
+    context.load_cert_chain(paths.ray_tls / "certificate.pem", paths.ray_tls / "key.pem")
+    return context
+
+
+def term_in(certificate: bytes) -> int | None:
+    """The term in a head's certificate, DER; None if it is another node's."""
+    subject = x509.load_der_x509_certificate(certificate).subject
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    found = re.fullmatch(rf"{_HEAD} ([0-9]+)", str(names[0].value)) if names else None
+    return int(found[1]) if found else None
 
 
 def _addresses(host: str) -> list[str]:

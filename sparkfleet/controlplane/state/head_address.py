@@ -58,6 +58,8 @@ class HeadAddress(Value):
     """None: HTTP without TLS."""
     entries: tuple[GatewayEntry, ...] = ()
     """Of the nodes at whose addresses the endpoint is reached, too."""
+    term: int = 0
+    """Number of moves of the head before this one: of two heads of a fleet, the one of the higher term is the head."""
 
     @property
     def listening(self) -> GatewayListening | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Literal
 
+from pydantic import Field
+
 from sparkfleet.controlplane.state.drained import DrainedGroup, DrainedNode
+from sparkfleet.controlplane.state.store_copies import KeptCopy
 from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.controlplane.state.tables.draft_traffic import DraftTraffic
 from sparkfleet.gateway.listening import GatewayListening
@@ -46,6 +49,8 @@ class NodeReport(Value):
     """Things that its next start needs and cannot use, with what puts it right: files, Ray, its watchdog."""
     cannot_start: str = ""
     """The reason for which no engine starts on it, with what puts it right; "" if one may."""
+    kept_copy: KeptCopy | None = None
+    """The copy of the head's store that it keeps; None if it keeps none, or that was not read. The head keeps none."""
 
     @property
     def troubles(self) -> tuple[str, ...]:
@@ -199,6 +204,8 @@ class FleetStatus(Value):
     """Failure of the controller's own work, or work of it that does not end, in words; "" while it works."""
     warnings: tuple[str, ...] = ()
     """Troubles in which the controller works on: a full disk, a copy that could not be made."""
+    uncopied: Mapping[str, str] = Field(default_factory=dict)
+    """Nodes beside the head that are not known to have the newest copy of the store, each with the reason."""
 
     @property
     def groups(self) -> tuple[GroupReport, ...]:

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkfleet.controlplane.state.store_copies import Occasion, StoreCopy
+from sparkfleet.controlplane.state.store_copies import COPY_NAME, Occasion, StoreCopy, named_moment
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.errors import ControlError
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.fields import quote
 
@@ -100,13 +101,24 @@ def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:
     found = []
     for path in _of(paths):
         with contextlib.suppress(FileNotFoundError):
-            found.append(_described(path))
+            found.append(described(path))
     return tuple(sorted(found, key=lambda one: (one.changes, one.at), reverse=True))
 
 
 def most_changes(paths: FleetPaths) -> int:
     """The highest number of changes in any copy; 0 without one."""
     return max((0, *(_age(path)[0] for path in _of(paths))))
+
+
+def newest_copy(paths: FleetPaths, id_: str) -> StoreCopy | None:
+    """The newest sound copy that was made of the store with this id; None if there is none."""
+    for path in sorted(_of(paths), key=_age, reverse=True):
+        if COPY_NAME.fullmatch(path.name):
+            with contextlib.suppress(FileNotFoundError):  # dropped meanwhile
+                copy = described(path)
+                if copy.id == id_ and not copy.trouble:
+                    return copy
+    return None
 
 
 def find_copy(paths: FleetPaths, name: str) -> Path:
@@ -132,11 +144,19 @@ def _of(paths: FleetPaths, occasion: Occasion | None = None) -> list[Path]:
 
 def _taken(path: Path) -> float:
     """The moment in a copy's name, Unix seconds: times of files change if somebody copies them."""
-    stamp = path.name.partition("-")[0]
-    try:
-        return datetime.strptime(stamp, "%Y%m%dT%H%M%S%fZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return path.stat().st_mtime
+    at = named_moment(path.name)
+    return path.stat().st_mtime if at is None else at
+
+
+def starts_in(path: Path) -> frozenset[GroupKey]:
+    """Groups whose start is under way in a copy; none if it cannot be read."""
+    with (
+        contextlib.suppress(sqlite3.Error),
+        contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        found = db.execute("SELECT DISTINCT name, generation, replica FROM starts")
+        return frozenset((name, generation, replica) for name, generation, replica in found)
+    return frozenset()
 
 
 def _age(path: Path) -> tuple[int, float]:
@@ -153,7 +173,8 @@ def _age(path: Path) -> tuple[int, float]:
         return changes, 0.0
 
 
-def _described(path: Path) -> StoreCopy:
+def described(path: Path) -> StoreCopy:
+    """A copy by its content, checked. Raises FileNotFoundError if it is gone."""
     occasion = path.stem.rpartition("-")[2]
     known: Occasion = occasion if occasion in ("change", "hourly", "asked") else "other"  # type: ignore[assignment]
     copy = StoreCopy(name=path.name, at=_taken(path), occasion=known, bytes=path.stat().st_size)

@@ -1,4 +1,8 @@
-"""Keeps copies of an open store: a checked file after each change and every hour, and what is applied as JSON."""
+"""Keeps copies of an open store: a checked file after each change and every hour, and what is applied as JSON.
+
+Begins and ends of starts are copied as well, without being changes: a new head that has a copy may take no start that took
+the lost one down to another node, nor hold up a group for one that had ended.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.store_copies import Occasion
 from sparkfleet.controlplane.store_safety.applied import Applied, applied_in, write_applied
-from sparkfleet.controlplane.store_safety.copies import HOURLY_S, copies, remove_parts, take_copy
+from sparkfleet.controlplane.store_safety.copies import HOURLY_S, copies, remove_parts, starts_in, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.mark import is_kept, mark_of, write_mark
 from sparkfleet.errors import SparkfleetError
+from sparkfleet.group.group_name import GroupKey
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 log = logging.getLogger(__name__)
@@ -38,6 +44,10 @@ class Safekeeping:
         self._writes = -1
         self._applied: Applied | None = None
         remove_parts(paths)
+        self._newest: Path | None = None
+        """The newest copy of a change."""
+        self._starting: frozenset[GroupKey] = frozenset()
+        """Groups whose start is under way in it."""
         self._copied, self._hourly_at = self._last_copies()
         self._wait_until = 0.0
 
@@ -80,15 +90,18 @@ class Safekeeping:
             log.warning("%s could not be written: %s", self._paths.applied, error)
 
     def _due(self) -> Occasion | None:
-        if self._store.identity().changes != self._copied:
+        if (
+            self._store.identity().changes != self._copied
+            or self._store.groups.starts().keys() != self._starting
+        ):
             return "change"
         # A clock that was set back counts as an hour.
         return "hourly" if not 0 <= self._clock() - self._hourly_at < HOURLY_S else None
 
     async def _copy(self, occasion: Occasion) -> None:
-        changes = self._store.identity().changes
+        changes, starting = self._store.identity().changes, frozenset(self._store.groups.starts())
         try:
-            await asyncio.to_thread(take_copy, self._paths, occasion, self._clock())
+            made = await asyncio.to_thread(take_copy, self._paths, occasion, self._clock())
         except (StoreError, OSError) as error:
             words = error.what if isinstance(error, SparkfleetError) else str(error)
             log.warning("the store could not be copied: %s", words)
@@ -97,7 +110,11 @@ class Safekeeping:
             return
         self._warn("")
         if occasion == "change":
-            self._copied = changes
+            if (
+                self._newest is not None and changes == self._copied
+            ):  # the last changes stay, not the last starts
+                self._newest.unlink(missing_ok=True)
+            self._copied, self._newest, self._starting = changes, made, starting
         else:
             self._hourly_at = self._clock()
 
@@ -105,5 +122,8 @@ class Safekeeping:
         """Changes that the newest copy of this store has, -1 if there is none; and the moment of the last hourly one."""
         id_ = self._store.identity().id
         own = [copy for copy in copies(self._paths) if copy.id == id_ and not copy.trouble]
+        if of_changes := next((copy for copy in own if copy.occasion == "change"), None):
+            self._newest = self._paths.backups / of_changes.name
+            self._starting = starts_in(self._newest)
         hourly = [copy.at for copy in own if copy.occasion == "hourly"]
         return max((copy.changes for copy in own), default=-1), max(hourly, default=float("-inf"))

@@ -126,7 +126,7 @@ async def _everything(
     yield "events.txt", "".join(map(_event_line, overview.recent))
     for deployment in overview.status.deployments:
         if deployment.plan is not None:
-            lines = explain_plan(deployment.plan, everything=True)
+            lines = explain_plan(deployment.plan, everything=True, head=session.inventory.head)
             yield f"plans/{deployment.name}.txt", "\n".join(lines) + "\n"
     try:
         report = (await examine_fleet(session, measure=False)).report

@@ -28,6 +28,8 @@ class NodeRole(Value):
     """The head's name; "" if an older release stored the role."""
     ray: str
     """Address of the head's Ray."""
+    term: int = 0
+    """The head's: see `HeadAddress.term`."""
     live: bool
     """True if that Ray listens, as seen from this node, or if this node is the head and its watchdog runs."""
 
@@ -129,7 +131,7 @@ def _belongs(inventory: Inventory, name: str, around: Mapping[str, NodeSurroundi
         return ""
     runs = "which is running" if role.live else "which is not running now"
     if role.verb == "up":
-        if is_head or (verb == "stops" and not role.live):
+        if is_head or (verb == "stops" and not role.live) or is_replaced(here, own):
             return ""
         return f"{name} is the head of fleet {inventory.fleet}, {runs}."
     same_id = own.id == here.id or (own.id == "" and role.head != "")
@@ -137,6 +139,13 @@ def _belongs(inventory: Inventory, name: str, around: Mapping[str, NodeSurroundi
     if not role.live or same:
         return ""
     return f"{name} belongs to fleet {inventory.fleet} of head {role.head or role.ray}, {runs}."
+
+
+def is_replaced(here: NodeSurroundings, head: NodeSurroundings) -> bool:
+    """True if a node was the head of the fleet, and `head` has replaced it since: it becomes an ordinary node."""
+    if here.role is None or head.role is None or (here.role.verb, head.role.verb) != ("up", "up"):
+        return False
+    return here.id == head.id and head.role.term > here.role.term
 
 
 def _head_of(name: str, here: NodeSurroundings) -> str:

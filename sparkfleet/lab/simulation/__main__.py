@@ -40,6 +40,12 @@ def main(argv: list[str]) -> int:
         help="mean seconds between events of deployments on demand, or inf for no such deployments",
     )
     parser.add_argument(
+        "--head-every",
+        type=float,
+        default=float("inf"),
+        help="mean seconds between losses of the head, after which it is moved, or inf",
+    )
+    parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds side by side"
     )
     parser.add_argument("--log", action="store_true", help="print what happened in each run")
@@ -59,7 +65,7 @@ def main(argv: list[str]) -> int:
                 f"replay: python -m sparkfleet.lab.simulation --seed {report.seed} --runs 1 --hours {given.hours}"
                 f" --nodes {given.nodes} --small {given.small} --fault-every {given.fault_every}"
                 f" --drain-every {given.drain_every} --race-every {given.race_every}"
-                f" --demand-every {given.demand_every} --log"
+                f" --demand-every {given.demand_every} --head-every {given.head_every} --log"
             )
     minutes = (time.monotonic() - began) / 60
     print(
@@ -79,6 +85,7 @@ def _reports(given: argparse.Namespace) -> Iterator[RunReport]:
         drain_every_s=given.drain_every,
         race_every_s=given.race_every,
         demand_every_s=given.demand_every,
+        head_every_s=given.head_every,
         small=given.small,
     )
     seeds = range(given.seed, given.seed + given.runs)

@@ -29,6 +29,7 @@ class EventIntervals:
     fault_s: float
     drain_s: float
     race_s: float
+    head_s: float = float("inf")
 
 
 class Faults:
@@ -53,6 +54,8 @@ class Faults:
             self._next_drain(every.drain_s)
         if every.race_s != float("inf"):
             self._next_race(every.race_s)
+        if every.head_s != float("inf"):
+            self._next_head(every.head_s)
 
     def end(self) -> None:
         """No more faults; machines, network and disk are well, and every rung starts."""
@@ -99,10 +102,9 @@ class Faults:
         self._world.time.after(90, lambda: self._world.off(name, 60) if self._active else None)
 
     def _cut(self) -> None:
-        if len(self._world.names) < 2:
+        if not (others := self._world.fleet.others):
             return  # the head alone: there is no network between nodes
-        name = self._chance.choice(self._world.names[1:])
-        node = self._world.fleet.nodes[name]
+        node = self._chance.choice(others)
         node.cut = True
         # Ray calls a silent node gone after about a minute.
         self._world.time.after(55.0, self._world.serve.notice_nodes)
@@ -217,6 +219,23 @@ class Faults:
             back_s = chance.choice((60.0, 1200.0, 6000.0))
             self._world.time.after(back_s, lambda: self._world.people.append(("undrain", node)))
             self._next_drain(every_s)
+
+        self._world.time.after(chance.expovariate(1.0 / every_s), happen)
+
+    def _next_head(self, every_s: float) -> None:
+        """The head is lost, and its owner moves it to another node; the lost one comes back later, or soon after."""
+        chance = self._world.head_chance
+
+        def happen() -> None:
+            if not self._active:
+                return
+            others = [node.name for node in self._world.fleet.others if node.joined]
+            if others and self._world.fleet.head.up:
+                self._world.record("head lost and moved")
+                moved_s = chance.choice((60.0, 600.0))
+                back_s = moved_s + chance.choice((60.0, 170.0, 400.0, 3000.0))
+                self._world.lose_head(chance.choice(others), moved_s, back_s)
+            self._next_head(every_s)
 
         self._world.time.after(chance.expovariate(1.0 / every_s), happen)
 

@@ -86,7 +86,7 @@ class SimulatedFleet:
     """Nodes and engines.
 
     Args:
-        names: of the nodes; the first one is the head.
+        names: of the nodes; the first one is the head until it is moved.
         time: the simulated clock.
         small: nodes with 64 GB; the others have 128.
     """
@@ -98,6 +98,8 @@ class SimulatedFleet:
     engines: dict[GroupKey, SimulatedEngine] = field(default_factory=dict)
     ended: list[tuple[float, SimulatedEngine, str]] = field(default_factory=list)
     """Engines that have ended, when, and what ended them."""
+    head_name: str = ""
+    """The node that the head was moved to; "": it was not moved."""
 
     def __post_init__(self) -> None:
         self.nodes = {name: SimulatedNode(name, small=name in self.small) for name in self.names}
@@ -105,7 +107,12 @@ class SimulatedFleet:
     @property
     def head(self) -> SimulatedNode:
         """The node of the controller."""
-        return self.nodes[self.names[0]]
+        return self.nodes[self.head_name or self.names[0]]
+
+    @property
+    def others(self) -> list[SimulatedNode]:
+        """All nodes but the head."""
+        return [node for node in self.nodes.values() if node is not self.head]
 
     def free(self, name: str) -> int:
         """MemAvailable of a node, bytes."""

@@ -356,6 +356,7 @@ def simulate(
     drain_every_s: float = DRAIN_EVERY_S,
     race_every_s: float = RACE_EVERY_S,
     demand_every_s: float = float("inf"),
+    head_every_s: float = float("inf"),
     small: int = 0,
 ) -> RunReport:
     """One run from a seed.
@@ -370,11 +371,12 @@ def simulate(
         race_every_s: mean time between two races, which have a chance of their own, too; inf for none.
         demand_every_s: mean time between two events of deployments on demand, such as requests; inf: there are none, so that
             a seed gives the run that it gave before there were any.
+        head_every_s: mean time between two losses of the head, which have a chance of their own; inf for none.
         small: how many of the nodes, the last ones, have 64 GB.
     """
     logging.disable(logging.CRITICAL)  # injected failures are logged with tracebacks
     try:
-        every = EventIntervals(fault_every_s, drain_every_s, race_every_s)
+        every = EventIntervals(fault_every_s, drain_every_s, race_every_s, head_every_s)
         with TemporaryDirectory() as root:
             return asyncio.run(
                 Simulation(seed, nodes, every, Path(root), demand_every_s, small=small).run(hours)

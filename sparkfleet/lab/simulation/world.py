@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from sparkfleet.controlplane.controller import Controller
+from sparkfleet.controlplane.nodes import CopyContent
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -80,6 +81,11 @@ class SimulatedNodes:
         await self._world.pause()
         return self._world.fleet.sweep(keep, newest)
 
+    async def keep_copy(self, names: Collection[str], copy: CopyContent) -> dict[str, str]:
+        """See `Nodes`. Its nodes have no disks: a run does not send copies."""
+        await self._world.pause()
+        return dict.fromkeys(names, "a simulated node has no disk")
+
 
 class World:
     """Everything that exists in one run.
@@ -96,6 +102,7 @@ class World:
         self.drain_chance = random.Random(f"drains {seed}")  # noqa: S311
         self.race_chance = random.Random(f"races {seed}")  # noqa: S311
         self.demand_chance = random.Random(f"demand {seed}")  # noqa: S311
+        self.head_chance = random.Random(f"heads {seed}")  # noqa: S311
         self.answer_chance = random.Random(f"answers {seed}")  # noqa: S311
         self.report = RunReport(seed=seed, hours=0.0, rounds=0)
         self.time = Timeline()
@@ -197,6 +204,22 @@ class World:
                 self.time.after(30.0, self.processes.start)
 
         self.time.after(seconds, on)
+
+    def lose_head(self, to: str, moved_after_s: float, back_after_s: float) -> None:
+        """Switch the head off for so long; its owner moves it to another node (`sparkfleet move-head NODE --lost`).
+
+        Not if that one is away by then: the controller starts again when the head is back.
+        """
+        fleet, lost = self.fleet, self.fleet.head
+        self.off(lost.name, back_after_s)
+
+        def move() -> None:
+            if fleet.head is lost and not lost.up and fleet.nodes[to].joined:
+                fleet.head_name = to
+                self.note(f"the head is moved from {lost.name} to {to}")
+                self.processes.start()
+
+        self.time.after(moved_after_s, move)
 
     def _outcome(self, launch: GroupLaunch) -> Outcome:
         bad = self.bad.get((launch.deployment, launch.rung))

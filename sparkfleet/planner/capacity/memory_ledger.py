@@ -34,6 +34,7 @@ class MemoryLedger:
         held: bytes per node that groups will give back that are replaced.
         ports: declared ports by node and port, each with the deployment that has it, or the gateway.
         kept: bytes per node that are kept for groups that lose a node.
+        spare: bytes of each node that are left for something that is not planned.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class MemoryLedger:
         held: Mapping[str, int] | None = None,
         ports: Mapping[tuple[str, int | None], str] | None = None,
         kept: Mapping[str, int] | None = None,
+        spare: int = 0,
     ) -> None:
         self.ports = dict(ports or {})
         self._fleet = fleet
@@ -49,7 +51,7 @@ class MemoryLedger:
         self._kept = dict(kept or {})
         self._empty = {node.name: self._room(node) for node in fleet.nodes}
         self._placed: dict[str, list[tuple[str, int]]] = {node.name: [] for node in fleet.nodes}
-        self._sums: dict[str, float] = dict.fromkeys(self._empty, 0.0)
+        self._sums: dict[str, float] = dict.fromkeys(self._empty, float(spare))
 
     def _room(self, node: NodeFacts) -> MemoryBudget:
         free = min(node.memory.available + self._held.get(node.name, 0), node.memory.total)

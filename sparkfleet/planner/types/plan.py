@@ -2,6 +2,7 @@
 
 Plan
 ├── NodeLoad …                    deployments on each node, and the memory that is left
+├── StandbyOffer …                what `standby: true` would keep for one of them
 ├── DeploymentPlan …              one public model name
 │   ├── GroupPlan …               one engine instance each: its ladder, best candidate first
 │   ├── SkippedVariant …                 a variant that is not served beside the others
@@ -338,6 +339,18 @@ class NodeLoad(Value):
         return self.usable - sum(size for _, size in (*self.placed, *self.kept))
 
 
+class StandbyOffer(Value):
+    """Memory that `standby: true` would keep for a deployment whose only group waits for its node if that is lost."""
+
+    name: str
+    """The deployment."""
+    lost: str
+    """The node of its group."""
+    node: str
+    """The node on which memory would be kept."""
+    bytes: int
+
+
 class InfeasibleDeployment(Value):
     """A deployment that the fleet cannot serve."""
 
@@ -354,6 +367,8 @@ class Plan(Value):
     deployments: tuple[DeploymentPlan, ...]
     refused: tuple[InfeasibleDeployment, ...] = ()
     nodes: tuple[NodeLoad, ...] = ()
+    offers: tuple[StandbyOffer, ...] = ()
+    """Of deployments that do not set `standby`."""
 
     def of(self, name: str) -> DeploymentPlan | None:
         """The plan of one deployment, None if it was refused or not asked for."""

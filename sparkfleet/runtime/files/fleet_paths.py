@@ -108,6 +108,11 @@ class FleetPaths:
         return self.logs / f"{slug}.log"
 
     @property
+    def kept_copies(self) -> Path:
+        """The newest copy of the head's store, on every other node: see `controlplane/store_safety/kept_copy.py`."""
+        return self.root / "kept"
+
+    @property
     def kv(self) -> Path:
         """KV that deployments with `kv_disk` keep on the disk, by deployment: it holds what was in prompts."""
         return self.root / "kv"

@@ -307,13 +307,21 @@ def role_of(root: Path, watched: set[Path]) -> dict[str, object] | None:
         up, join = role.get("up"), role.get("join")
         if join:
             ray, head = join["ray"], join.get("head", "")
-            return {"verb": "join", "node": join["node"], "head": head, "ray": ray, "live": listens(ray)}
-        ray = (
-            json.loads((root / "address.json").read_text())["ray"] if (root / "address.json").exists() else ""
-        )
+            term = join.get("term", 0)
+            return {
+                "verb": "join",
+                "node": join["node"],
+                "head": head,
+                "ray": ray,
+                "term": term,
+                "live": listens(ray),
+            }
+        exists = (root / "address.json").exists()
+        address = json.loads((root / "address.json").read_text()) if exists else {"ray": ""}
+        ray, term = address["ray"], address.get("term", 0)
         head = up["inventory"]["head"]
         live = root in watched or listens(ray)
-        return {"verb": "up", "node": head, "head": head, "ray": ray, "live": live}
+        return {"verb": "up", "node": head, "head": head, "ray": ray, "term": term, "live": live}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -1,5 +1,7 @@
 """Lines of `sparkfleet describe` about a deployment on demand."""
 
+from types import SimpleNamespace
+
 import pytest
 import statuses
 
@@ -23,7 +25,8 @@ def shown(monkeypatch, capsys, tmp_path):
             return DescribedDeployment(one, ())
 
         monkeypatch.setattr(describe, "describe_deployment", described)
-        monkeypatch.setattr(describe, "open_session", lambda inventory: None)
+        fleet = SimpleNamespace(inventory=SimpleNamespace(head="spark1"))
+        monkeypatch.setattr(describe, "open_session", lambda inventory: fleet)
         assert describe.describe("big", tmp_path / "inventory.yaml") == 0
         return " ".join(capsys.readouterr().out.split())
 

@@ -1,12 +1,16 @@
 """`backup` and `restore`, with the program on the head as a call: what they print, ask and refuse."""
 
 import json
+from datetime import datetime
 
 import pytest
 from control_values import deployment, plan
 
+from sparkfleet.cli.fleet import backup
 from sparkfleet.controlplane.api.store_request import StoreRequest
+from sparkfleet.controlplane.state.store_copies import KeptCopy
 from sparkfleet.controlplane.store_safety.opening import open_store
+from sparkfleet.fleet.lifecycle.kept_copies import CopyElsewhere
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.node_daemon import store_verbs
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -92,3 +96,33 @@ def test_a_fleet_without_a_store_has_nothing_to_copy(fleet):
     fleet.paths.database.unlink()
     code, _, err = fleet("backup")
     assert (code, "There is no store" in err) == (1, True)
+
+
+def test_what_other_nodes_keep_is_shown_with_what_is_wrong(fleet, monkeypatch):
+    newest = KeptCopy(name="20261201T003000123456Z-asked.db", bytes=9, since_s=12.0)
+    at = datetime.fromtimestamp(newest.at).strftime("%Y-%m-%d %H:%M:%S")
+    asked = []
+
+    async def found(session, made=""):
+        asked.append(made)
+        return (
+            CopyElsewhere(node="b", copy=newest, trouble="", known=True),
+            CopyElsewhere(node="c", copy=newest, trouble="its disk is full", known=True),
+            CopyElsewhere(node="d", copy=None, trouble="its disk is full", known=True),
+            CopyElsewhere(node="e", copy=None, trouble="it does not answer", known=False),
+        )
+
+    monkeypatch.setattr(backup, "copies_elsewhere", found)
+    lines = [
+        f"Kept on b: the newest, of {at}, for 12 s.",
+        f"Kept on c: an older one, of {at}; not the newest: its disk is full.",
+        "Not on d: its disk is full.",
+        "Not known of e: it does not answer.",
+    ]
+    assert fleet("backup")[1].splitlines()[-4:] == lines
+    (copy,) = fleet.paths.backups.glob("*.db")
+    assert asked == [copy.name], "the copy that was just made is waited for"
+    assert fleet("restore")[1].splitlines()[1:5] == lines
+    kept = json.loads(fleet("restore", "--json")[1])["kept"]
+    assert kept[0] == {"node": "b", "copy": newest.model_dump(mode="json"), "trouble": ""}
+    assert kept[3] == {"node": "e", "copy": None, "trouble": "it does not answer"}

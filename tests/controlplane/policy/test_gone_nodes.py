@@ -5,6 +5,7 @@ from controller_world import report
 from placed_ladders import ladder, put
 
 from sparkfleet.controlplane.policy import state as seen
+from sparkfleet.controlplane.policy.state import Now
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.units import GIB
 
@@ -85,3 +86,77 @@ async def test_a_group_that_was_starting_takes_no_other_node_down(on_two):
         "that is gone, and it is not moved: a node went away while it was starting, and no other one is to go down with it;"
         " it starts when that is back; `sparkfleet drain that` moves it if other nodes have room",
     )
+
+
+class TestNewController:
+    """A controller that has just begun, with a store that names a node which has not joined it: that node was the head, or
+    boots more slowly than this one."""
+
+    @pytest.fixture
+    async def begins(self, world):
+        """begins(rungs, starts): a new controller on `this` whose store has a group with these rungs; it is `at` a time."""
+        world.inventory_nodes = ("this", "that")
+        world.nodes.available["that"], world.nodes.boots["that"] = 100 * GIB, "first"
+
+        async def begins(*rungs, served=True):
+            await put(world, ladder(*rungs))
+            if served:
+                await world.ready(1)
+            else:
+                await world.look()
+                world.store.groups.begin_start(("tiny", 1, 0), {"this": "first", "that": "first"})
+            world.apps.apps.clear()  # Ray of the new head has none
+            world.apps.launches.clear()
+            world.nodes.away = {"that"}
+            moment = [5000.0]
+            world.restarted(clocks=lambda: Now.at(moment[0]))
+
+            async def at(seconds):
+                moment[0] = 5000.0 + seconds
+                await world.look()
+                for _ in range(3):
+                    await world.controller.reconcile()
+
+            await at(0.0)
+            return at
+
+        return begins
+
+    async def test_a_node_that_never_joins_is_gone_after_as_long_as_any_other(self, world, begins):
+        at = await begins((1.0, ("this", "that")), (2.0, "this"))
+        await at(seen.GONE_S - 1.0)
+        assert world.rungs == [0], "it is placed, and waits for its node"
+        await at(seen.GONE_S)
+        assert world.rungs == [0, 1]
+        assert world.controller.queries.status().deployments[0].passed == (("that is gone",),)
+
+    async def test_time_before_its_first_reading_does_not_count(self, world, begins):
+        """The node was away for an hour before its owner moved the head."""
+        at = await begins((1.0, ("this", "that")), (2.0, "this"))
+        assert dict(world.controller.fleet.nodes.away_since) == {"that": 5000.0}
+        await at(1.0)
+        assert world.rungs == [0]
+
+    async def test_a_node_that_joins_before_that_keeps_its_group(self, world, begins):
+        at = await begins((1.0, ("this", "that")), (2.0, "this"))
+        await at(seen.GONE_S - 1.0)
+        world.nodes.away = set()
+        await at(seen.GONE_S)
+        await at(10 * seen.GONE_S)
+        assert world.rungs == [0]
+        assert not world.controller.fleet.pending.waiting
+
+    async def test_one_without_a_rung_names_the_node_that_it_waits_for(self, world, begins):
+        at = await begins((1.0, "that"))
+        await at(seen.GONE_S)
+        detail = world.controller.queries.status().deployments[0].detail
+        assert detail.startswith("that is gone, and no rung of its ladder does without")
+
+    async def test_a_start_that_the_store_has_as_unfinished_is_taken_to_no_other_node(self, world, begins):
+        """It may have taken the former head down. Its owner moves it with the command."""
+        at = await begins((1.0, ("this", "that")), (2.0, "this"), served=False)
+        await at(seen.GONE_S)
+        assert world.rungs == [0]
+        detail = world.controller.queries.status().deployments[0].detail
+        assert "a node went away while it was starting" in detail
+        assert "`sparkfleet drain that` moves it" in detail

@@ -8,11 +8,13 @@ import ray
 from clocks import Clock
 from observed_values import NODE
 
+from sparkfleet.controlplane.nodes import CopyContent
 from sparkfleet.controlplane.ray import node_actor
 from sparkfleet.controlplane.ray.node_actor import HANG_S, START_S, NodeActors
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
+from sparkfleet.controlplane.state.store_copies import KeptCopy
 
-SEEN = (NODE.readings.model_dump_json(), "boot", 140.0, (), "")
+SEEN = (NODE.readings.model_dump_json(), "boot", 140.0, (), "", None)
 
 
 class Cluster:
@@ -20,6 +22,7 @@ class Cluster:
 
     def __init__(self):
         self.started, self.answer, self.node_id = 0, SEEN, "id"
+        self.kept, self.keeps = [], ""
 
     def nodes(self):
         return [{"Labels": {NODE_LABEL: "a"}, "NodeID": self.node_id, "Alive": True}]
@@ -29,7 +32,15 @@ class Cluster:
 
     def remote(self):
         self.started += 1
-        return SimpleNamespace(look=SimpleNamespace(remote=self._look))
+        return SimpleNamespace(
+            look=SimpleNamespace(remote=self._look), keep_copy=SimpleNamespace(remote=self._keep)
+        )
+
+    async def _keep(self, *copy):
+        if isinstance(self.keeps, Exception):
+            raise self.keeps
+        self.kept.append(copy)
+        return self.keeps
 
     async def _look(self, _):
         if self.answer is None:
@@ -114,6 +125,36 @@ async def test_one_whose_call_raises_goes_on_unless_nothing_else_answers_for_lon
     assert cluster.started == 1
     await looks(actors, clock, 3, HANG_S)
     assert cluster.started == 2
+
+
+async def test_a_copy_is_put_into_the_object_store_once_and_goes_to_those_that_have_joined(
+    cluster, actors, monkeypatch
+):
+    monkeypatch.setattr(ray, "put", lambda content: ("reference", content))
+    copy = CopyContent(name="a.db", content=b"content", sha256="12")
+    assert await actors.keep_copy(("a", "b"), copy) == {"a": "", "b": "it does not answer"}
+    assert cluster.kept == [("a.db", ("reference", b"content"), "12")]
+    cluster.keeps = "its disk is full"
+    assert await actors.keep_copy(("a",), copy) == {"a": "its disk is full"}
+    cluster.keeps = ray.exceptions.RayTaskError("keep_copy", "trace", AttributeError())
+    assert await actors.keep_copy(("a",), copy) == {"a": "it does not answer"}
+
+
+async def test_a_copy_that_the_object_store_does_not_take_is_named_for_each_node(actors, monkeypatch):
+    def full(content):
+        raise ray.exceptions.ObjectStoreFullError
+
+    monkeypatch.setattr(ray, "put", full)
+    words = "Ray's object store on the head does not take it"
+    answers = await actors.keep_copy(("a", "b"), CopyContent(name="a.db", content=b"", sha256=""))
+    assert answers == {"a": words, "b": words}
+
+
+async def test_a_node_reports_the_copy_that_it_keeps(cluster, actors):
+    kept = KeptCopy(name="a.db", bytes=7, since_s=1.0)
+    cluster.answer = (*SEEN[:5], kept)
+    (node,) = await actors.look()
+    assert node.kept_copy == kept
 
 
 async def test_a_node_that_joined_again_has_a_new_one(cluster, actors, clock):

@@ -33,6 +33,14 @@ def test_a_port_that_was_asked_for_is_taken(paths):
     assert choose_address(paths, LOOPBACK, Gateway()).gateway_port == 8000
 
 
+def test_a_head_has_the_port_and_the_term_of_its_first_start_and_never_a_lower_term(paths):
+    first = choose_address(paths, LOOPBACK, Gateway(port=0), term=3, ray_port=20123)
+    assert (first.ray, first.term) == (f"{LOOPBACK}:20123", 3)
+    assert choose_address(paths, LOOPBACK, Gateway(port=0)) == first
+    higher = choose_address(paths, LOOPBACK, Gateway(port=0), term=5, ray_port=20124)
+    assert (higher.ray, higher.term) == (first.ray, 5)
+
+
 def test_the_endpoint_is_something_a_client_can_use():
     address = HeadAddress(
         ray="127.0.0.2:1", api="http://127.0.0.1:2", gateway_host="0.0.0.0", gateway_port=8000

@@ -4,9 +4,10 @@ import stat
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from sparkfleet.controlplane.ray.ray_process import ray_environment
-from sparkfleet.controlplane.ray.ray_tls import prepare_tls, tls_environment
+from sparkfleet.controlplane.ray.ray_tls import prepare_tls, term_in, tls_environment
 from sparkfleet.runtime.authority import FleetAuthority
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
@@ -41,6 +42,13 @@ def test_a_name_is_valid_with_its_addresses(paths):
     found = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "no-such-host.invalid" in names.get_values_for_type(x509.DNSName)
+
+
+@pytest.mark.parametrize("term", [None, 0, 12])
+def test_the_certificate_of_a_head_has_its_term(paths, term):
+    prepare_tls(paths, "10.1.2.3", term)
+    found = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
+    assert term_in(found.public_bytes(Encoding.DER)) == term
 
 
 def test_each_start_has_a_new_key(paths):

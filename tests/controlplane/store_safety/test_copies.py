@@ -10,7 +10,7 @@ from control_values import deployment, plan
 
 from sparkfleet.controlplane.store_safety import copies as module
 from sparkfleet.controlplane.store_safety import safekeeping
-from sparkfleet.controlplane.store_safety.copies import KEPT, copies, find_copy, take_copy
+from sparkfleet.controlplane.store_safety.copies import KEPT, copies, find_copy, starts_in, take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.mark import mark_of, read_mark
 from sparkfleet.controlplane.store_safety.opening import open_store
@@ -85,13 +85,13 @@ def test_a_copy_that_is_dropped_while_they_are_listed_is_left_out(paths, store, 
     """The controller drops old copies; the list failed."""
     older = take_copy(paths, "change", now=1000.0)
     newer = take_copy(paths, "change", now=1001.0)
-    described = module._described
+    described = module.described
 
     def drops(path):
         older.unlink(missing_ok=True)
         return described(path)
 
-    monkeypatch.setattr(module, "_described", drops)
+    monkeypatch.setattr(module, "described", drops)
     assert [one.name for one in copies(paths)] == [newer.name]
     assert find_copy(paths, "latest") == newer
 
@@ -117,6 +117,34 @@ async def test_each_change_is_copied_once_and_an_hour_without_any_too(paths, sto
     await again.look()
     assert len(copies(paths)) == 4, "a controller that starts again copies nothing that is copied"
     assert set(warned) == {""}
+
+
+async def test_a_start_is_copied_with_its_begin_and_its_end_in_place_of_the_copy_of_its_change(
+    paths, store, clock
+):
+    """A new head took the start for one that the lost head had not survived, and held its group back."""
+    keeping = Safekeeping(paths, store, lambda words: None, clock)
+
+    async def newest():
+        clock.now += 1
+        for _ in range(3):
+            await keeping.look()
+        found = [copy for copy in copies(paths) if copy.occasion == "change"]
+        return len(found), starts_in(paths.backups / found[0].name)
+
+    store.deployments.put(deployment(), plan(), "me")
+    assert await newest() == (1, set())
+    group = ("tiny", 1, 0)
+    store.groups.begin_start(group, {"this": "boot"})
+    assert await newest() == (1, {group})
+    keeping = Safekeeping(paths, store, lambda words: None, clock)
+    assert await newest() == (1, {group})
+    store.groups.end_start(group)
+    assert await newest() == (1, set())
+    before = {copy.name for copy in copies(paths)}
+    keeping = Safekeeping(paths, store, lambda words: None, clock)
+    assert await newest() == (1, set())
+    assert {copy.name for copy in copies(paths)} == before
 
 
 @pytest.mark.parametrize("harm", ["away", "garbage", "directory"])

@@ -26,8 +26,8 @@ def inventory(head):
     return two("a", "b").model_copy(update={"head": head})
 
 
-def head(node="a", live=True):
-    role = NodeRole(verb="up", node=node, head=node, ray="10.0.0.1:6379", live=live)
+def head(node="a", live=True, term=0):
+    role = NodeRole(verb="up", node=node, head=node, ray="10.0.0.1:6379", live=live, term=term)
     return NodeSurroundings(id="one", role=role, store=True)
 
 
@@ -54,6 +54,8 @@ NEW = NodeSurroundings()
         ("a", NEW, member(of="c"), "b belongs to fleet home of head c, which is running"),
         ("a", head(), member(of="", fleet_id="two"), r"b belongs to fleet home of head 10\.0\.0\.1:6379"),
         ("a", member("a", "b"), head("b"), "a belongs to fleet home of head b, which is running"),
+        ("b", head(term=2), head("b", term=2), "a is the head of fleet home, which is running"),
+        ("a", head(term=1), head("b", term=2), "b is the head of fleet home, which is running"),
     ],
 )
 def test_a_node_with_another_head_is_refused_with_that_head(named, a, b, words):
@@ -73,6 +75,7 @@ def test_a_node_with_another_head_is_refused_with_that_head(named, a, b, words):
         ("a", head(), member(of="")),
         ("a", NEW, member(of="a")),
         ("b", NodeSurroundings(store=True), NodeSurroundings(store=True)),
+        ("b", head(term=1), head("b", term=2)),
     ],
 )
 def test_a_fleets_own_nodes_are_free(named, a, b):

@@ -334,6 +334,27 @@ def raced_often(seed):
     return simulate(seed, hours=1.0, race_every_s=120.0)
 
 
+def heads_lost(seed):
+    """Nothing happens but that the head is lost and moved, and that people apply."""
+    never = dict.fromkeys(("fault_every_s", "drain_every_s", "race_every_s"), NEVER)
+    return simulate(seed, hours=4.0, head_every_s=1800.0, **never)
+
+
+def test_with_a_head_that_is_lost_and_moved_the_invariants_hold():
+    reports = [heads_lost(seed) for seed in range(3)]
+    assert [report.violations for report in reports] == [[], [], []]
+    lines = [line for report in reports for line in report.log]
+    assert any("the head is moved from spark1 to" in line for line in lines)
+    assert any("the head is moved from" in line and "from spark1" not in line for line in lines), "and on"
+
+
+def test_a_group_that_waits_for_a_former_head_is_found(monkeypatch):
+    without = tuple(rule for rule in policy.RULES if rule.__name__ != "leave_gone_nodes")
+    monkeypatch.setattr(policy, "RULES", without)
+    found = [line for seed in range(3) for line in heads_lost(seed).violations]
+    assert any(re.search(r"waits for \['spark\d'\]", line) for line in found)
+
+
 def only(monkeypatch, race):
     monkeypatch.setattr(faults, "RACES", {race: RACES[race]})
 

@@ -120,3 +120,11 @@ def test_the_best_room_of_a_pair_is_that_of_the_emptiest_two(sparks):
     assert ledger.best(pool) == ledger.room("spark4")
     ledger.put("c", ("spark3",), 50 * GIB)
     assert ledger.best(pool) == ledger.room("spark2")
+
+
+def test_what_is_spared_is_left_on_each_node_and_nothing_is_placed_for_it(sparks):
+    fleet = sparks(2)
+    whole, spared = MemoryLedger(fleet), MemoryLedger(fleet, spare=GIB)
+    for name in fleet.by_name:
+        assert spared.room(name) == whole.room(name).plus(-GIB)
+        assert spared.beside([name]) == ()

@@ -3,12 +3,13 @@
 import pytest
 from planning_values import FP8, choice
 
+from sparkfleet.planner.packing.standby import HEAD_BYTES
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.report.diff import compare
 from sparkfleet.planner.report.explain.change import explain_change
 from sparkfleet.planner.report.explain.fleet import explain_nodes
 from sparkfleet.planner.report.explain.plan import explain_plan
-from sparkfleet.units import GIB
+from sparkfleet.units import GIB, MIB, short_number
 
 MOE = "openai/gpt-oss-120b"
 """Faster on two Sparks, and fits on one."""
@@ -75,9 +76,68 @@ class TestOwnNodes:
     def test_a_group_of_one_node_waits_for_it(self, planned):
         assert elsewhere(planned(3, parallel={"tp": 1})) == {}
 
-    def test_none_for_the_head(self, planned):
-        """Without its controller nothing moves."""
-        assert elsewhere(planned(2, head="spark1")) == {"spark2": (("spark1",), 1)}
+
+class TestHead:
+    def test_its_loss_has_a_rung_as_any_other_and_its_command(self, planned):
+        found = planned(2, head="spark1")
+        assert elsewhere(found) == elsewhere(planned(2))
+        *_, other, last = group(found).ladder
+        assert last.reason.startswith("if spark1 is lost; ")
+        assert (number := len(group(found).ladder)) > 2
+        lines = words(explain_plan(found.of("m"), head="spark1"))
+        speed = last.speed("interactive")
+        assert f"without spark2: rung {number - 1}, {other.candidate.shape}" in lines
+        assert (
+            f"without spark1, the head: rung {number}, spark2 · TP=1 · {speed}, after `sparkfleet move-head spark2 --lost`"
+            in lines
+        )
+
+    def test_a_rung_for_several_nodes_names_the_one_that_needs_the_command(self, planned):
+        found = planned(2)
+        first = group(found).choice
+        shape = first.candidate.shape.model_copy(
+            update={"nodes": ("spark1", "spark2", "spark3", "spark4"), "tp": 4}
+        )
+        pair = shape.model_copy(update={"nodes": ("spark3", "spark4"), "tp": 2})
+        ladder = tuple(
+            first.model_copy(update={"candidate": first.candidate.model_copy(update={"shape": one})})
+            for one in (shape, pair)
+        )
+        plan = found.of("m").model_copy(
+            update={"groups": (group(found).model_copy(update={"ladder": ladder}),)}
+        )
+        lines = words(explain_plan(plan, head="spark1"))
+        assert "without spark2 or spark1, the head: rung 2, spark3+spark4 · TP=2" in lines
+        assert "tok/s, of spark1 after `sparkfleet move-head spark3 --lost`" in lines
+
+    def test_another_node_keeps_room_for_what_the_head_runs(self, planned, ask):
+        """Ray, controller and gateway go to one of them."""
+        usable = planned(2, head="spark1").nodes[1].usable
+
+        def places(head, size):
+            speech = ask(
+                "speech/one",
+                engine="custom",
+                memory=f"{size // MIB} MiB",
+                port=5010,
+                command=["run"],
+                standby=True,
+            )
+            return elsewhere(planned(2, speech, head=head))
+
+        assert places("spark2", usable - HEAD_BYTES // 2) == {"spark1": (("spark2",), 1)}
+        assert places("spark1", usable - HEAD_BYTES // 2) == {}
+        assert places("spark1", usable - 2 * HEAD_BYTES) == {"spark1": (("spark2",), 1)}
+
+    def test_memory_is_kept_for_its_loss_with_standby(self, planned):
+        found = planned(2, head="spark1", parallel={"tp": 1}, nodes=["spark1", "spark2"], standby=True)
+        ((lost, (nodes, _)),) = elsewhere(found).items()
+        assert {lost, *nodes} == {"spark1", "spark2"}
+        assert kept(found).keys() == set(nodes)
+
+    def test_a_fleet_of_one_node_has_none(self, planned):
+        assert elsewhere(planned(1, head="spark1")) == {}
+        assert "node lost" not in words(explain_plan(planned(1, head="spark1").of("m"), head="spark1"))
 
 
 class TestOtherNodes:
@@ -165,6 +225,70 @@ class TestOtherNodes:
             "b": {"a", "c"},
         }
         assert kept(found).keys() == {"c"}
+
+
+class TestOffers:
+    """Of a group on one node, which waits for it: what `standby: true` would keep."""
+
+    def test_it_is_what_a_standby_then_keeps(self, planned, ask):
+        found = planned(2, ask(FP8, parallel={"tp": 1}), head="spark1")
+        ((node, by_name),) = kept(planned(2, ask(FP8, parallel={"tp": 1}, standby=True))).items()
+        (offer,) = found.offers
+        assert (offer.name, offer.node, offer.bytes) == ("m", node, by_name["m"])
+        assert {offer.lost, offer.node} == {"spark1", "spark2"}
+        assert kept(found) == {}, "nothing is kept"
+        lines = words(explain_plan(found.of("m"), offers=found.offers))
+        size = f"{short_number(offer.bytes / GIB)} GiB"
+        assert (
+            f"node lost without {offer.lost}: it waits; `standby: true` would keep {size} on {node} for it"
+            in lines
+        )
+
+    def test_the_others_are_planned_as_without_it(self, planned, ask):
+        specs = [ask(FP8, name=name, parallel={"tp": 1}) for name in "ab"]
+        found = planned(3, *specs)
+        assert [offer.name for offer in found.offers] == ["a", "b"]
+        refused = planned(3, *(spec.model_copy(update={"standby": False}) for spec in specs))
+        assert [load.placed for load in found.nodes] == [load.placed for load in refused.nodes]
+        assert refused.offers == ()
+
+    def test_none_on_memory_that_something_else_has(self, planned, ask):
+        sizes = {"context": 131072, "concurrency": 8, "parallel": {"tp": 1}}
+        found = planned(2, *(ask(FP8, name=name, **sizes) for name in "ab"))
+        assert (found.refused, found.offers) == ((), ())
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"standby": False},
+            {"standby": True},
+            {"on_demand": True},
+            {"replicas": 2},
+            {"nodes": ["spark1"]},
+        ],
+    )
+    def test_none_for_one_that_says_so_shares_its_nodes_or_has_no_other(self, planned, fields):
+        assert planned(2, parallel={"tp": 1}, **fields).offers == ()
+
+    def test_none_for_a_group_of_two_which_has_its_rungs(self, planned):
+        assert planned(2).offers == ()
+        assert planned(1).offers == ()
+
+    def test_a_port_that_is_declared_there_is_not_offered(self, planned, ask):
+        one, two = (
+            ask(
+                f"speech/{name}",
+                name=name,
+                engine="custom",
+                memory="8 GiB",
+                port=5010,
+                command=["run"],
+                nodes=nodes,
+            )
+            for name, nodes in (("a", ["spark1", "spark2"]), ("b", ["spark2"]))
+        )
+        assert [offer.node for offer in planned(2, one).offers] == ["spark2"]
+        assert planned(2, one, two).offers == ()
 
 
 class TestLaterPlans:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sparkfleet.controlplane.policy.memory_admission import added
+from sparkfleet.controlplane.policy.memory_admission import FreeMemory, added
 from sparkfleet.controlplane.policy.rolling_update import RollingUpdate
 from sparkfleet.controlplane.policy.state import FleetState
 from sparkfleet.controlplane.state.desired import Desired
@@ -79,18 +79,26 @@ def _has_stopped(state: FleetState, group: GroupKey) -> bool:
 def _replaced_memory(state: FleetState, name: str) -> dict[str, int]:
     """Bytes on each node that groups of a deployment give back which end and are no longer desired.
 
-    Empty if a group is to start that replaces them: it needs the same.
+    Empty if a group is to start in their place, with that memory. One on demand that does not fit even then waits, and keeps
+    nothing.
     """
     desired, found = state.applied.get(name), dict[str, int]()
-    if name in state.to_run and RollingUpdate(state, state.to_run[name]).missing:
-        return found
     served = state.last_served.get(name) if name not in state.to_run else None
     counted = {group for one in (desired, served) if one is not None for group in one.groups}
     for group, rung in state.ending.items():
         if group[0] == name and group not in counted and not _has_stopped(state, group):
             nodes = rung.candidate.shape.nodes
             found = added(found, dict.fromkeys(nodes, int(rung.prediction.memory_bytes_per_rank.mid)))
-    return found
+    return {} if name in state.to_run and _is_taken_again(state, state.to_run[name], found) else found
+
+
+def _is_taken_again(state: FleetState, desired: Desired, back: Mapping[str, int]) -> bool:
+    """True if a deployment has groups to start, and they will have the memory that its older ones give back."""
+    missing = RollingUpdate(state, desired).missing
+    if not missing or not desired.spec.on_demand:
+        return bool(missing)
+    lacking = FreeMemory(state).lacking(middle_needs(state, desired, missing))
+    return all(need <= back.get(node, 0) for node, need in lacking.items())
 
 
 def fewest(state: FleetState, lacking: Mapping[str, int], holders: Iterable[Desired]) -> list[Desired] | None:

@@ -122,7 +122,10 @@ class DemandChecks:
             standings = world.store.groups.standings()
             found = ends_for_others.ended_for_others(ends, wanted)
             loads = record.loaded - before
+            waits = {
+                name: one.waiting_since for name, one in clients.use.items() if one.waiting_since is not None
+            }
             yield from ends_for_others.ended_for_nothing(
-                found, wanted, standings, world.looked, world, loads=loads
+                found, wanted, standings, world.looked, world, loads=loads, waits=waits
             )
             yield from ends_for_others.ended_in_use(found, clients.use, world.looked, record)

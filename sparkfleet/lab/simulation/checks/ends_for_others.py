@@ -56,6 +56,7 @@ def ended_for_nothing(
     world: World,
     *,
     loads: Collection[str],
+    waits: Mapping[str, float],
 ) -> Iterator[str]:
     """Deployments that were ended for one that cannot start, or that fits without it.
 
@@ -65,6 +66,7 @@ def ended_for_nothing(
         standings: place of each group on its ladder.
         look: the memory by which that was decided.
         loads: deployments that were loaded in the same step: they have their memory before one that waits.
+        waits: deployments on demand that requests wait for, and since when: memory is kept for those before the claimant.
     """
     blocked = world.drained() | {one.name for one in world.fleet.nodes.values() if not one.joined}
     for end in ends:
@@ -90,7 +92,11 @@ def ended_for_nothing(
         with_it = {one.name for one in ends if one.claimant is end.claimant and one is not end}
         ending = look.ending | {key for key in look.engines if key[0] in with_it}
         is_settled = not look.unplaced and not loads and _all_others_run(end.claimant, wanted, look)
-        if is_settled and _fits(rungs, look, ending.__contains__, "high"):
+        before = [wanted[name] for name in _before(end.claimant, waits) if name in wanted]
+        earlier = [
+            rung for one in before for each in _choices(one, standings, blocked, world) for rung in each
+        ]
+        if is_settled and _fits([*rungs, *earlier], look, ending.__contains__, "high"):
             yield f"{look.at:.1f} s: {end}, which fits beside it"
 
 
@@ -133,6 +139,12 @@ def _choices(
         ]
         for one in able_generations(world, claimant)
     ]
+
+
+def _before(claimant: Desired, waits: Mapping[str, float]) -> list[str]:
+    """Deployments that requests have waited for at least as long, as far as the controller can know."""
+    own = waits.get(claimant.name, float("-inf"))
+    return [name for name, since in waits.items() if name != claimant.name and since <= own + SEEN_S]
 
 
 def _nodes(rungs: Sequence[Rung]) -> set[str]:

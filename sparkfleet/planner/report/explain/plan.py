@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.hardware import memory_alike
@@ -13,6 +13,7 @@ from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
 from sparkfleet.planner.report.explain.shared_kv import shared_kv_lines
+from sparkfleet.planner.report.explain.standby_lines import offer_lines, standby_lines
 from sparkfleet.planner.report.explain.start_lines import start_lines, start_part_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import (
@@ -23,13 +24,19 @@ from sparkfleet.planner.types.plan import (
     InfeasibleDeployment,
     Rejection,
     Rung,
+    StandbyOffer,
 )
 from sparkfleet.specs.deployment import Objective
 from sparkfleet.units import GIB, gb, gib, rough_duration, short_number, three_digits
 
 
 def explain_plan(
-    plan: DeploymentPlan, *, everything: bool = False, nodes: Sequence[NodeFacts] = (), head: str = ""
+    plan: DeploymentPlan,
+    *,
+    everything: bool = False,
+    nodes: Sequence[NodeFacts] = (),
+    head: str = "",
+    offers: Sequence[StandbyOffer] = (),
 ) -> list[str]:
     """The choice of every group, its fallbacks, variants that are not served, and rejected candidates.
 
@@ -38,11 +45,13 @@ def explain_plan(
         everything: with all rejected candidates.
         nodes: facts of the fleet, for the memory that a node has; without them only the need is shown.
         head: the fleet's head node; "" if it is not known.
+        offers: what `standby: true` would keep.
     """
     totals = {node.name: node.memory.total for node in nodes}
     lines: list[str] = []
     for replicas in _alike(plan.groups):
         lines += _group_lines(replicas, totals, plan.objective, head)
+    lines += offer_lines([one for one in offers if one.name == plan.name], head)
     for one in plan.left_out:
         lines += lines_of("not served", f"{one.model}: {one.reason}")
         lines += lines_of("", f"nearest: {' · '.join(one.nearest)}") if one.nearest else []
@@ -83,7 +92,7 @@ def _group_lines(
     lines += lines_of("warning", *notes)
     lines += _image_lines(first.candidate)
     lines += start_lines(first) + _kv_disk_lines(first)
-    return lines + _fallback_lines(group, objective) + _standby_lines(replicas, objective, head)
+    return lines + _fallback_lines(group, objective) + standby_lines(replicas, objective, head)
 
 
 def _shared_nodes(places: Sequence[str]) -> list[str]:
@@ -149,28 +158,6 @@ def _fallback_lines(group: GroupPlan, objective: Objective) -> list[str]:
         parts = (name, rung.speed(objective), _chosen_by(rung, first))
         texts.append(f"rung {number}: {' · '.join(part for part in parts if part)}")
     return lines_of("if it fails", *texts)
-
-
-def _standby_lines(replicas: Sequence[GroupPlan], objective: Objective, head: str) -> list[str]:
-    """The rungs that do without a node of their group's choice, each with that node, its speed, and what else differs."""
-    texts = [text for group in replicas for text in _standbys(group, objective)]
-    of_head = (one for one in replicas if head in one.choice.candidate.shape.nodes)
-    if texts and any(one.without(head) is None for one in of_head):
-        texts[-1] += f"; not without {head}, the head"
-    return lines_of("node lost", *texts)
-
-
-def _standbys(group: GroupPlan, objective: Objective) -> Iterator[str]:
-    first = group.choice.candidate
-    for number, rung in enumerate(group.ladder, start=1):
-        if not group.is_elsewhere(rung):
-            continue
-        candidate = rung.candidate
-        lost = " or ".join(node for node in first.shape.nodes if node not in candidate.shape.nodes)
-        stack = candidate.stack if candidate.stack != first.stack else ""
-        method = str(candidate.speculation) if candidate.speculation != first.speculation else ""
-        parts = filter(None, (str(candidate.shape), stack, method, rung.speed(objective)))
-        yield f"without {lost}: rung {number}, {' · '.join(parts)}"
 
 
 def _chosen_by(rung: Rung, first: Rung) -> str:

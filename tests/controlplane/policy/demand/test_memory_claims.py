@@ -89,6 +89,23 @@ def test_memory_of_an_earlier_generation_that_ends_is_waited_for_unless_the_next
     assert unloads(replace(state, pending=Pending(loaded=frozenset({"a", "b"})))) == ended
 
 
+@pytest.mark.parametrize(("gib", "ended"), [(60, []), (45, ["b"])])
+def test_memory_that_an_edit_could_not_take_counts_as_given_back(gib, ended):
+    """A deployment was ended for one that fitted beside it, because a group that needs more than that was to start."""
+    before, edited = wanted("a", 40), wanted("a", gib, generation=2)
+    state = fleet(
+        edited,
+        wanted("b", 40),
+        wanted("c", 45),
+        free=10,
+        running=["b"],
+        apps=[application(("a", 1, 0), "retiring")],
+        demand={"b": IDLE, "c": waits()},
+        ending={("a", 1, 0): before.plan.groups[0].choice},
+    )
+    assert unloads(replace(state, pending=Pending(loaded=frozenset({"a", "b"})))) == ended
+
+
 def test_one_that_cannot_start_leaves_the_memory_to_those_after_it():
     state = fleet(
         wanted("large", 70), wanted("c", 20), free=50, demand={"large": waits(900.0), "c": waits(950.0)}

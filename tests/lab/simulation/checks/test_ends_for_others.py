@@ -38,11 +38,17 @@ def look(free, at=1000.0):
     return MemoryLook(at, free, {key: engine}, ending=frozenset(), adopted=frozenset(), unplaced=False)
 
 
+NO_OTHER = {"e": 900.0}
+"""Requests wait for `e` alone."""
+
+
 @pytest.fixture
 def found(tmp_path):
     """Violations by that end."""
     world = World(1, 1, tmp_path)
-    return lambda free, loads=(): list(ended_for_nothing(ENDS, EACH, {}, look(free), world, loads=loads))
+    return lambda free, loads=(), waits=NO_OTHER: list(
+        ended_for_nothing(ENDS, EACH, {}, look(free), world, loads=loads, waits=waits)
+    )
 
 
 def test_one_that_is_ended_for_another_that_fits_beside_it_is_found(found):
@@ -55,6 +61,13 @@ def test_memory_of_one_that_is_loaded_in_the_same_step_is_not_free(found):
     """An alarm of the checker (seed 470003): requests for `c` and `e` came at once."""
     assert found(free=54, loads={"c"}) == []
     assert len(found(free=5, loads={"c"})) == 1
+
+
+@pytest.mark.parametrize(("since", "is_found"), [(800.0, False), (980.0, True)])
+def test_memory_that_one_waits_for_which_came_before_is_not_free(found, since, is_found):
+    """An alarm of the checker (seed 471002): requests had waited for `c` before, and for the end of something else."""
+    assert len(found(free=54, waits={**NO_OTHER, "c": since})) == is_found
+    assert len(found(free=84, waits={**NO_OTHER, "c": since})) == 1, "both fit beside it"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""Finds the means to replace a head that is lost: a node that becomes the head, and the newest copy of the store.
+
+A head counts as lost if neither this machine nor a node that can be reached reaches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sparkfleet.controlplane.api.api_models import MoveRequest
+from sparkfleet.controlplane.state.desired import Generation
+from sparkfleet.controlplane.state.head_address import HeadMove
+from sparkfleet.controlplane.state.store_copies import StoreCopy
+from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings, surroundings_of
+from sparkfleet.fleet.session import Session
+from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
+
+
+class KeptStore(NamedTuple):
+    """The newest copy of the store that a node keeps."""
+
+    node: str
+    path: str
+    copy: StoreCopy
+
+
+class Replacement(NamedTuple):
+    """The replacement of a lost head, as it is possible."""
+
+    old: str
+    new: str
+    live: bool
+    """True if the fleet was up when the head was lost."""
+    kept: KeptStore | None
+    """None if the new head has its store already: only the rest is to be done."""
+    running: tuple[Generation, ...]
+    """Generations that run on the nodes that are reached."""
+    absent: tuple[str, ...]
+    """Nodes that are not reached, or whose disk is new: the old head is one."""
+    store: str
+    """Path for the copy of the store on the new head."""
+
+
+async def plan_replacement(session: Session, new: str) -> Replacement:
+    """Check that a node can replace the head, which is lost. Changes nothing on any node.
+
+    Raises:
+        SpecError: the inventory has no such node, or it is the head.
+        NodeError: the node cannot be reached.
+        ControlError: the head can be reached, from here or from a node; or no node keeps a copy of its store.
+    """
+    inventory, old = session.inventory, session.inventory.head
+    inventory.require_nodes([new])
+    if new == old:
+        raise SpecError(
+            f"{new} is the lost head itself.",
+            do="Name another node: it becomes the head, with the copy of the store.",
+        )
+    around = await surroundings_of(inventory, session.channels)
+    _require_lost(old, new, around)
+    here = around.get(new) or await read_surroundings(inventory, new, session.channels)
+    reached = tuple(name for name in inventory.nodes if name in around and name != old)
+    absent = tuple(name for name in inventory.nodes if name not in reached)
+    store = f"{here.root}/{MOVING_STORE}"
+    if here.role is not None and here.role.verb == "up":
+        return Replacement(old, new, live=True, kept=None, running=(), absent=absent, store=store)
+    await session.programs.pythons()
+    answers = await asyncio.gather(*(_kept(session, name, new) for name in reached))
+    found = [
+        KeptStore(name, answer["path"], StoreCopy.model_validate_json(json.dumps(answer["copy"])))
+        for name, answer in zip(reached, answers, strict=True)
+        if answer["copy"] is not None
+    ]
+    kept = max(
+        (one for one in found if not one.copy.trouble),
+        key=lambda one: (one.copy.changes, one.copy.at, one.node == new),
+        default=None,
+    )
+    if kept is None:
+        raise _without_copy(old, new, found)
+    running = {(str(name), int(number)) for answer in answers for name, number in answer["running"]}
+    live = here.role is not None
+    return Replacement(old, new, live, kept, tuple(sorted(running)), absent, store)
+
+
+def _require_lost(old: str, new: str, around: Mapping[str, NodeSurroundings]) -> None:
+    """Raise ControlError if the head is reached, with its state, or if a node reaches its Ray."""
+    there = around.get(old)
+    if there is not None and (there.store or there.role is not None):
+        raise ControlError(
+            f"{old} is not lost: it can be reached, and has the state of the fleet.",
+            means="Nothing was changed.",
+            do=f"`sparkfleet move-head {new}` moves the head; `sparkfleet up` starts it again.",
+        )
+    for name, here in around.items():
+        role = here.role
+        if role is None or role.verb != "join" or not role.live:
+            continue
+        if role.head in ("", old):
+            raise ControlError(
+                f"{old} is not lost: {name} reaches its Ray, though this machine does not reach {old}.",
+                means="Nothing was changed: two heads would start the same groups.",
+                do=f"Repair the way to {old} (`sparkfleet doctor`), or switch it off first.",
+            )
+        if role.head != new:
+            raise ControlError(
+                f"{name} belongs to head {role.head}, which is running.",
+                means="Nothing was changed.",
+                do=f"Set `head: {role.head}` in the inventory.",
+            )
+
+
+async def _kept(session: Session, name: str, new: str) -> dict[str, Any]:
+    request = MoveRequest(fleet=session.inventory.fleet, step="kept", move=HeadMove(to=new, token=""))
+    return await session.programs.move_step(name, request)
+
+
+def _without_copy(old: str, new: str, found: list[KeptStore]) -> ControlError:
+    spoilt = [f"that of {one.node} cannot be used: {one.copy.trouble}" for one in found]
+    return ControlError(
+        f"No node keeps a copy of the store of {old}{': ' + '; '.join(spoilt) if spoilt else ''}.",
+        means="Nothing was changed: deployments and keys would be missing.",
+        do=f"With a copy of `sparkfleet backup`, or with nothing but the deployments' files: set `head: {new}`, remove {old}"
+        " from the inventory, and `sparkfleet up`; docs/runbook.md has the steps.",
+    )

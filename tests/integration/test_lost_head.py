@@ -1,0 +1,126 @@
+"""The head is lost: another node takes its place with the copy that it keeps, and the old one comes back as a node."""
+
+import os
+
+import pytest
+from lab_fleet import LabFleet, lab_of
+from node_faults import as_root
+from pair_fleet import LINK, NODES, TINY, PairFleet
+from stand_in import faked
+
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
+
+LAN = "enP7s7"
+ON_2 = faked(f"{TINY}nodes: [spark2]\n")
+
+
+KEPT = faked(f"{TINY}standby: true\n")
+MOVES_S = 330
+"""A node counts as lost for good 180 s after the new controller has looked first; a start."""
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Two Sparks whose engines are fake ones: real processes under real supervisors, over the same rails."""
+    directory = tmp_path_factory.mktemp("lost")
+    os.chmod(directory, 0o755)
+    with lab_of(2, shares=(*LabFleet.shares(), directory)) as lab:
+        found = PairFleet(lab, directory, real=False)
+        found.bring()
+        found.ok("up")
+        yield found
+        found.clear()
+        found.end()
+
+
+def joined(fleet):
+    return {node["name"] for node in fleet.status()["nodes"] if node["joined"]}
+
+
+def nodes_of(fleet):
+    """Nodes of the ranks that its one group reports; none before its first report."""
+    (one,) = fleet.deployments()
+    return [rank["node"] for group in one["groups"] for rank in group["ranks"]]
+
+
+def controllers(fleet, node):
+    return [line for line in fleet.listed(node).values() if "ray::ControllerActor" in line]
+
+
+def test_another_node_takes_the_place_of_a_lost_head_which_comes_back_as_an_ordinary_node(fleet):
+    fleet.apply(ON_2)
+    (before,) = fleet.engines("spark2")
+    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
+    refused = fleet.run("move-head", "spark2", "--lost", "--yes")
+    assert refused[0] != 0
+    assert "spark1 is not lost: it can be reached" in refused[1] + refused[2]
+
+    fleet.lab.kill("spark1")
+    code, out, err = fleet.run("status")
+    assert code != 0
+    assert "If it is lost: `sparkfleet move-head spark2 --lost`." in " ".join((out + err).split())
+    out = fleet.ok("move-head", "spark2", "--lost", "--yes")
+    assert "spark2 is the head of fleet" in out
+    assert "it joins as an ordinary node" in out
+    assert fleet.head == "spark2"
+    fleet.until(fleet.is_ready, timeout=60)
+    assert before in fleet.engines("spark2"), "its engine went on"
+    assert fleet.chat().strip()
+    assert joined(fleet) == {"spark2"}
+
+    fleet.lab.boot("spark1")
+    fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
+    fleet.until(lambda: not controllers(fleet, "spark1"), timeout=30)
+    assert len(controllers(fleet, "spark2")) == 1
+    assert fleet.chat().strip()
+    assert before in fleet.engines("spark2")
+    fleet.ok("move-head", "spark1", "--yes")
+    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+
+
+def test_a_head_that_is_only_cut_off_gives_way_when_it_reaches_the_newer_one(fleet):
+    """Both serve until then: nobody can know of a node that is not reached that it does not work."""
+    fleet.apply(ON_2)
+    (before,) = fleet.engines("spark2")
+    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
+    as_root(fleet, "spark1", "ip", "link", "set", LAN, "down")
+    try:
+        code, out, err = fleet.run("move-head", "spark2", "--lost", "--yes")
+        assert code != 0
+        assert "spark1 is not lost: spark2 reaches its Ray" in " ".join((out + err).split())
+        fleet.lab.cut(LINK)
+        fleet.ok("move-head", "spark2", "--lost", "--yes")
+        assert fleet.head == "spark2"
+        fleet.until(fleet.is_ready, timeout=60)
+        assert before in fleet.engines("spark2")
+        assert fleet.chat().strip()
+        assert controllers(fleet, "spark1"), "it cannot know"
+    finally:
+        fleet.lab.mend(LINK)
+        as_root(fleet, "spark1", "ip", "link", "set", LAN, "up")
+    fleet.until(lambda: joined(fleet) == set(NODES) and not controllers(fleet, "spark1"), timeout=120)
+    assert fleet.chat().strip()
+    assert before in fleet.engines("spark2")
+    fleet.ok("move-head", "spark1", "--yes")
+    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+
+
+def test_a_group_of_the_lost_head_goes_on_with_the_node_that_was_kept_for_it(fleet):
+    for one in fleet.deployments():
+        fleet.ok("delete", "--yes", one["name"])
+    planned = fleet.run("plan", fleet.write("plan.yaml", KEPT))[1]
+    assert "without spark1, the head: rung 2, spark2" in planned
+    assert "`sparkfleet move-head spark2 --lost`" in planned
+    fleet.apply(KEPT)
+    assert nodes_of(fleet) == ["spark1"]
+    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
+
+    fleet.lab.kill("spark1")
+    fleet.ok("move-head", "spark2", "--lost", "--yes")
+    fleet.until(lambda: nodes_of(fleet) == ["spark2"] and fleet.is_ready(), timeout=MOVES_S)
+    assert fleet.chat().strip()
+
+    fleet.lab.boot("spark1")
+    fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
+    fleet.ok("move-head", "spark1", "--yes")
+    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
