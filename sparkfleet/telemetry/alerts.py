@@ -231,7 +231,7 @@ NODES = (
         "1m",
         "critical",
         summary="{{ $labels.node }} is not part of the fleet.",
-        means="Its groups are planned again for the nodes that are left, or wait for it.",
+        means="After four minutes its groups go on with other nodes if their plans have a place there; else they wait.",
         look="Its power, its network, and `sparkfleet status`.",
         do="Start it; it joins by itself if `up` ran there. Otherwise `sparkfleet up`.",
     ),

@@ -87,12 +87,15 @@ async def _move(session: Session, file: Path, node: str, *, lost: bool, yes: boo
 
 
 def _after_loss(plan: MovePlan, moved: MovedHead) -> Iterator[str]:
-    """Lines on what follows the replacement of a lost head."""
-    if moved.address is not None:
-        yield (
-            f"What needed {plan.old} goes on without it after about {duration_words(GONE_S)}, if its plan has a rung for"
-            " that: `sparkfleet status`."
-        )
+    """Lines on what follows the replacement of a lost head, if the fleet is up."""
+    if moved.address is None:
+        return
+    yield (
+        f"What needed {plan.old} goes on without it after about {duration_words(GONE_S)}, if its plan has a rung for"
+        " that: `sparkfleet status`."
+    )
+    if others := [name for name in plan.absent if name != plan.old]:
+        yield f"{', '.join(others)}: not reached, and connected to {plan.old} only. Once on, `sparkfleet up` takes it in."
     if moved.finds:
         yield f"If {plan.old} comes back with its disk, it joins as an ordinary node; its store is set aside there."
     else:

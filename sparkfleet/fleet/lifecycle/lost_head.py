@@ -51,7 +51,8 @@ async def plan_replacement(session: Session, new: str) -> Replacement:
     Raises:
         SpecError: the inventory has no such node, or it is the head.
         NodeError: the node cannot be reached.
-        ControlError: the head can be reached, from here or from a node; or no node keeps a copy of its store.
+        ControlError: the head can be reached, from here or from a node; the node is not part of the fleet that runs; or no
+            node keeps a copy of its store.
     """
     inventory, old = session.inventory, session.inventory.head
     inventory.require_nodes([new])
@@ -68,6 +69,12 @@ async def plan_replacement(session: Session, new: str) -> Replacement:
     store = f"{here.root}/{MOVING_STORE}"
     if here.role is not None and here.role.verb == "up":
         return Replacement(old, new, live=True, kept=None, running=(), absent=absent, store=store)
+    if here.role is None and (of_fleet := [name for name in reached if around[name].role is not None]):
+        raise ControlError(
+            f"{new} is in the inventory, and not in the fleet that runs on {', '.join(of_fleet)}.",
+            means="Nothing was changed.",
+            do=f"`sparkfleet move-head {of_fleet[0]} --lost`; `sparkfleet up` then takes {new} in.",
+        )
     await session.programs.pythons()
     answers = await asyncio.gather(*(_kept(session, name, new) for name in reached))
     found = [

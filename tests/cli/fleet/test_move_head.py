@@ -28,7 +28,7 @@ def lost(tmp_path, monkeypatch, sparkfleet):
         at = time.time() - 250
         copy = StoreCopy(name="x.db", at=at, occasion="change", bytes=1, deployments=("tiny (generation 3)",))
         kept = KeptStore("spark2", "/x.db", copy)
-        replacement = Replacement("spark1", node, True, kept, (), ("spark1",), "/store")
+        replacement = Replacement("spark1", node, True, kept, (), ("spark1", *run.others_off), "/store")
         return MovePlan(
             "spark1", node, live=True, store="/store", settled=False, host="127.0.0.1", lost=replacement
         )
@@ -42,7 +42,7 @@ def lost(tmp_path, monkeypatch, sparkfleet):
         code, out, err = sparkfleet("move-head", "spark2", *argv, "-i", file)
         return code, " ".join(out.split()), " ".join(err.split())
 
-    run.inventory = file
+    run.inventory, run.others_off = file, ()
     return run
 
 
@@ -67,6 +67,16 @@ def test_the_new_head_is_in_the_inventory_and_the_return_of_the_old_one_is_annou
 def test_a_lost_head_that_would_come_back_as_a_second_one_is_named(lost):
     assert (
         "once it is on, `sparkfleet up` makes it an ordinary node" in lost("--lost", "--yes", finds=False)[1]
+    )
+
+
+def test_nodes_that_were_off_are_named_with_the_command_that_takes_them_in(lost):
+    assert "not reached" not in lost("--lost", "--yes")[1]
+    lost.inventory.write_text(INVENTORY)
+    lost.others_off = ("spark3",)
+    assert (
+        "spark3: not reached, and connected to spark1 only. Once on, `sparkfleet up`"
+        in lost("--lost", "--yes")[1]
     )
 
 

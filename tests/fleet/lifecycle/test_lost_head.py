@@ -115,6 +115,10 @@ async def test_the_newest_sound_copy_of_any_node_is_taken(monkeypatch):
         ({"b": member(), "c": member(live=True)}, "a is not lost: c reaches its Ray"),
         ({"b": member(), "c": member("d", live=True)}, "c belongs to head d, which is running"),
         ({"b": member()}, "No node keeps a copy of the store of a"),
+        (
+            {"b": NodeSurroundings(), "c": member()},
+            "b is in the inventory, and not in the fleet that runs on c",
+        ),
     ],
 )
 async def test_a_head_that_lives_is_not_replaced_nor_one_without_a_copy(monkeypatch, around, words):
