@@ -182,7 +182,7 @@ def test_a_head_that_cannot_be_reached(typed, gone, path, after_s):
     assert lines[:3] == [
         "error: a, the head of fleet home, cannot be reached: a cannot be reached: refused.",
         "It is not known if the fleet is up. What runs goes on.",
-        "Switch it on.",
+        "Switch it on. If it is lost: `sparkfleet move-head b --lost`.",
     ]
     assert error_of(path, out) in (None, lines[0].removeprefix("error: "))
 

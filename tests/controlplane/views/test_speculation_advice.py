@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -256,7 +257,8 @@ async def test_the_page_and_top_have_the_words_of_describe(here, monkeypatch):
         return DescribedDeployment(here.shown, ())
 
     monkeypatch.setattr(top, "describe_deployment", described_of)
-    assert (await top.SessionPages(None).reasons("m"))[-1] == advice_lines(advice_for(here.shown))[-1]
+    session = SimpleNamespace(inventory=here.world.inventory())
+    assert (await top.SessionPages(session).reasons("m"))[-1] == advice_lines(advice_for(here.shown))[-1]
 
 
 async def test_usual_text_has_its_figures_on_the_page_and_no_note_in_top(here):
