@@ -30,6 +30,8 @@ def test_kill_the_controller_and_no_request_fails(fleet):
     """
     (controller,), (serve,) = actors(fleet, "ControllerActor"), actors(fleet, "ServeController")
     with Load(fleet) as load:
+        # A group is ready some moments before Serve lists its replica; one that is never listed cannot be reached.
+        fleet.until(lambda: 200 in load.statuses)
         os.kill(serve, signal.SIGSTOP)
         try:
             os.kill(controller, signal.SIGKILL)
