@@ -112,6 +112,21 @@ def test_the_head_is_moved_with_deployments_and_keys_and_engines_live_on(fleet):
 
 
 @pytest.mark.full
+def test_the_address_of_the_gateway_moves_with_the_head(fleet):
+    """It stayed that of the old head, on which nothing could listen on the new one: the move was undone."""
+    addresses = {node.name: node.address for node in fleet.lab.nodes}
+    with fleet.listening_at(host=addresses["spark1"]):
+        for new in ("spark2", "spark1"):
+            out = fleet.ok("move-head", new, "--yes")
+            assert f"`gateway: {{host: {addresses[new]}}}`" in " ".join(out.split())
+            assert inventory(fleet)["gateway"]["host"] == addresses[new]
+            fleet.until(lambda: all_ready(fleet), timeout=120)
+            assert fleet.status()["endpoint"].startswith(f"http://{addresses[new]}:")
+            key = "@" + fleet.write("asking.key", fleet.key)
+            assert re.search(r"\w", fleet.ok("ask", "tiny", "What is a rail?", "--key", key))
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("then", ["complete", "cancel"])
 def test_a_move_whose_command_is_killed_is_completed_or_cancelled(fleet, then):
     """Meanwhile no controller acts, `status` names what to do, and the engines serve."""
