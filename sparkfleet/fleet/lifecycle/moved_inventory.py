@@ -32,9 +32,8 @@ def gateway_host(inventory: Inventory, new: str) -> str:
 
 def inventory_after(inventory: Inventory, new: str, host: str) -> Inventory:
     """The inventory with another head, whose gateway listens on `host`."""
-    if (
-        host == inventory.gateway.host
-    ):  # one without `gateway` stays so: that keeps the address that a fleet has
+    if host == inventory.gateway.host:
+        # One without `gateway` stays so: that keeps the address that a fleet has.
         return inventory.model_copy(update={"head": new})
     gateway = inventory.gateway.model_copy(update={"host": host})
     return inventory.model_copy(update={"head": new, "gateway": gateway})
