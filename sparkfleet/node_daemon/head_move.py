@@ -38,7 +38,7 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.node_command import node_command
-from sparkfleet.runtime.ports import is_free
+from sparkfleet.runtime.ports import is_taken
 from sparkfleet.runtime.process_runtime import ProcessRuntime
 
 HELD_S = 20.0
@@ -158,7 +158,7 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
 def _port_of_lost(joined: JoinRequest) -> int:
     """The port of the lost head's Ray, on which it looks for a newer one when it comes back; 0 if it is taken here."""
     port = int(joined.ray.rpartition(":")[2])
-    return port if is_free(joined.host, port) else 0
+    return 0 if is_taken(port, joined.host) else port
 
 
 def _take_store(paths: FleetPaths, request: MoveRequest) -> None:

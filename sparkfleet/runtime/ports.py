@@ -35,18 +35,13 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise NodeError(f"no free TCP port on {host}", do="list the programs that hold them: ss -ltnp")
 
 
-def is_free(host: str, port: int) -> bool:
-    """True if a port of `host` can be bound. Raises NodeError if `host` is not an address of this node."""
-    return _bound(host, port) is not None
-
-
-def is_taken(port: int) -> bool:
-    """True if a program listens on this port of loopback, or of every address. Connections that wait for their end
+def is_taken(port: int, host: str = "127.0.0.1") -> bool:
+    """True if a program listens on this port of `host`, or of every address. Connections that wait for their end
     (TIME_WAIT) do not count."""
-    with socket.socket() as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False

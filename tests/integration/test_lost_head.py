@@ -1,10 +1,12 @@
 """The head is lost: another node takes its place with the copy that it keeps, and the old one comes back as a node."""
 
 import os
+import signal
 
 import pytest
 from lab_fleet import LabFleet, lab_of
 from node_faults import as_root
+from on_terminal import OnTerminal
 from pair_fleet import LINK, NODES, TINY, PairFleet
 from stand_in import faked
 
@@ -101,6 +103,25 @@ def test_a_head_that_is_only_cut_off_gives_way_when_it_reaches_the_newer_one(fle
     fleet.until(lambda: joined(fleet) == set(NODES) and not controllers(fleet, "spark1"), timeout=120)
     assert fleet.chat().strip()
     assert before in fleet.engines("spark2")
+    fleet.ok("move-head", "spark1", "--yes")
+    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+
+
+def test_a_replacement_whose_command_is_killed_is_repeated(fleet):
+    fleet.apply(ON_2)
+    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
+    fleet.lab.kill("spark1")
+    with OnTerminal(fleet, "move-head", "spark2", "--lost", "--yes") as moving:
+        moving.until_shown("starting Ray")
+        moving.end(signal.SIGKILL)
+    assert fleet.head == "spark1"
+    assert "it joins as an ordinary node" in fleet.ok("move-head", "spark2", "--lost", "--yes")
+    assert fleet.head == "spark2"
+    fleet.until(fleet.is_ready, timeout=120)
+    assert fleet.chat().strip()
+    fleet.lab.boot("spark1")
+    fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
+    assert len(controllers(fleet, "spark2")) == 1
     fleet.ok("move-head", "spark1", "--yes")
     fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
 

@@ -188,6 +188,20 @@ async def test_a_new_head_on_another_port_than_the_lost_one_is_named(nodes):
     assert Role.model_validate_json(new.next_role.read_text()).up.ray_port == 0
 
 
+async def test_connections_that_wait_for_their_end_do_not_take_the_port_of_the_lost_head(nodes):
+    """A replacement that was killed and repeated listened elsewhere, and the lost head came back as a second one."""
+    _, new = nodes
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            server.accept()[0].close()  # the side that closes first waits
+            client.recv(1)
+    with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+        plain.bind(("127.0.0.1", port))
+    ray = joining(new).model_copy(update={"ray": f"127.0.0.1:{port}"})
+    assert head_move._port_of_lost(ray) == port
+
+
 async def test_a_store_that_arrives_damaged_is_refused(nodes):
     old, new = nodes
     answer = await carry(old, new, sha256=hashlib.sha256(b"other").hexdigest())
