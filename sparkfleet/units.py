@@ -1,5 +1,7 @@
 """Numbers as users read them. Sizes in bytes have binary units if they are memory, decimal ones if disks or weights."""
 
+from datetime import datetime
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -34,6 +36,11 @@ def duration_words(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min" + (f" {whole % 60} s" if whole % 60 else "")
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
+
+
+def moment_words(at: float) -> str:
+    """A moment (Unix seconds) in local time: `2026-12-01 03:04:05`."""
+    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def gib(size: float, *, exact: bool = False) -> str:

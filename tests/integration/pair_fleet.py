@@ -182,3 +182,17 @@ def events_of(fleet, name):
     told = json.loads(fleet.ok("describe", name, "--json"))
     now = told["deployment"]["generation"]
     return told["deployment"], [event for event in told["events"] if event["generation"] == now]
+
+
+@contextlib.contextmanager
+def fleet_of(count, directory):
+    """A fleet of its own on so many Sparks, up, for tests that switch nodes off for good.
+
+    Its engines are fake ones: real processes under real supervisors, over the same rails.
+    """
+    os.chmod(directory, 0o755)
+    with lab_of(count, shares=(*LabFleet.shares(), directory)) as lab:
+        found = PairFleet(lab, directory, real=False)
+        found.bring()
+        found.ok("up")
+        yield found

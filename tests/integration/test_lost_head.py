@@ -1,21 +1,17 @@
 """The head is lost: another node takes its place with the copy that it keeps, and the old one comes back as a node."""
 
-import os
 import signal
 
 import pytest
-from lab_fleet import LabFleet, lab_of
 from node_faults import as_root
 from on_terminal import OnTerminal
-from pair_fleet import LINK, NODES, TINY, PairFleet
+from pair_fleet import LINK, NODES, TINY, fleet_of
 from stand_in import faked
 
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
 
 LAN = "enP7s7"
 ON_2 = faked(f"{TINY}nodes: [spark2]\n")
-
-
 KEPT = faked(f"{TINY}standby: true\n")
 MOVES_S = 330
 """A node counts as lost for good 180 s after the new controller has looked first; a start."""
@@ -23,13 +19,8 @@ MOVES_S = 330
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Two Sparks whose engines are fake ones: real processes under real supervisors, over the same rails."""
-    directory = tmp_path_factory.mktemp("lost")
-    os.chmod(directory, 0o755)
-    with lab_of(2, shares=(*LabFleet.shares(), directory)) as lab:
-        found = PairFleet(lab, directory, real=False)
-        found.bring()
-        found.ok("up")
+    """Two Sparks."""
+    with fleet_of(2, tmp_path_factory.mktemp("lost")) as found:
         yield found
         found.clear()
         found.end()
@@ -49,10 +40,21 @@ def controllers(fleet, node):
     return [line for line in fleet.listed(node).values() if "ray::ControllerActor" in line]
 
 
-def test_another_node_takes_the_place_of_a_lost_head_which_comes_back_as_an_ordinary_node(fleet):
-    fleet.apply(ON_2)
-    (before,) = fleet.engines("spark2")
+def head_back(fleet):
+    """Moves the head to the first Spark, as the next test finds it."""
+    fleet.ok("move-head", "spark1", "--yes")
+    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+
+
+def serve_and_keep(fleet, spec):
+    """Applies a deployment, and waits until the other Spark has a copy of the store with it."""
+    fleet.apply(spec)
     fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
+
+
+def test_another_node_takes_the_place_of_a_lost_head_which_comes_back_as_an_ordinary_node(fleet):
+    serve_and_keep(fleet, ON_2)
+    (before,) = fleet.engines("spark2")
     refused = fleet.run("move-head", "spark2", "--lost", "--yes")
     assert refused[0] != 0
     assert "spark1 is not lost: it can be reached" in refused[1] + refused[2]
@@ -76,15 +78,13 @@ def test_another_node_takes_the_place_of_a_lost_head_which_comes_back_as_an_ordi
     assert len(controllers(fleet, "spark2")) == 1
     assert fleet.chat().strip()
     assert before in fleet.engines("spark2")
-    fleet.ok("move-head", "spark1", "--yes")
-    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+    head_back(fleet)
 
 
 def test_a_head_that_is_only_cut_off_gives_way_when_it_reaches_the_newer_one(fleet):
     """Both serve until then: nobody can know of a node that is not reached that it does not work."""
-    fleet.apply(ON_2)
+    serve_and_keep(fleet, ON_2)
     (before,) = fleet.engines("spark2")
-    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
     as_root(fleet, "spark1", "ip", "link", "set", LAN, "down")
     try:
         code, out, err = fleet.run("move-head", "spark2", "--lost", "--yes")
@@ -103,13 +103,11 @@ def test_a_head_that_is_only_cut_off_gives_way_when_it_reaches_the_newer_one(fle
     fleet.until(lambda: joined(fleet) == set(NODES) and not controllers(fleet, "spark1"), timeout=120)
     assert fleet.chat().strip()
     assert before in fleet.engines("spark2")
-    fleet.ok("move-head", "spark1", "--yes")
-    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+    head_back(fleet)
 
 
 def test_a_replacement_whose_command_is_killed_is_repeated(fleet):
-    fleet.apply(ON_2)
-    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
+    serve_and_keep(fleet, ON_2)
     fleet.lab.kill("spark1")
     with OnTerminal(fleet, "move-head", "spark2", "--lost", "--yes") as moving:
         moving.until_shown("starting Ray")
@@ -122,8 +120,7 @@ def test_a_replacement_whose_command_is_killed_is_repeated(fleet):
     fleet.lab.boot("spark1")
     fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
     assert len(controllers(fleet, "spark2")) == 1
-    fleet.ok("move-head", "spark1", "--yes")
-    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+    head_back(fleet)
 
 
 def test_a_group_of_the_lost_head_goes_on_with_the_node_that_was_kept_for_it(fleet):
@@ -132,9 +129,8 @@ def test_a_group_of_the_lost_head_goes_on_with_the_node_that_was_kept_for_it(fle
     planned = fleet.run("plan", fleet.write("plan.yaml", KEPT))[1]
     assert "without spark1, the head: rung 2, spark2" in planned
     assert "`sparkfleet move-head spark2 --lost`" in planned
-    fleet.apply(KEPT)
+    serve_and_keep(fleet, KEPT)
     assert nodes_of(fleet) == ["spark1"]
-    fleet.until(lambda: "Kept on spark2: the newest" in fleet.ok("restore"), timeout=30)
 
     fleet.lab.kill("spark1")
     fleet.ok("move-head", "spark2", "--lost", "--yes")
@@ -143,5 +139,4 @@ def test_a_group_of_the_lost_head_goes_on_with_the_node_that_was_kept_for_it(fle
 
     fleet.lab.boot("spark1")
     fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
-    fleet.ok("move-head", "spark1", "--yes")
-    fleet.until(lambda: fleet.is_ready() and joined(fleet) == set(NODES), timeout=120)
+    head_back(fleet)

@@ -1,11 +1,9 @@
 """A node is lost for good: groups go on with others that were kept for them, and no start takes a second node down."""
 
-import os
 import time
 
 import pytest
-from lab_fleet import LabFleet, lab_of
-from pair_fleet import TINY, PairFleet
+from pair_fleet import TINY, fleet_of
 from stand_in import faked
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -17,13 +15,8 @@ SPLIT = f"{TINY}parallel: {{tp: 2}}\nstandby: true\n"
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory):
-    """Three Sparks on a switch, whose engines are fake ones: real processes under real supervisors, over the same rails."""
-    directory = tmp_path_factory.mktemp("three")
-    os.chmod(directory, 0o755)
-    with lab_of(3, shares=(*LabFleet.shares(), directory)) as lab:
-        found = PairFleet(lab, directory, real=False)
-        found.bring()
-        found.ok("up")
+    """Three Sparks on a switch."""
+    with fleet_of(3, tmp_path_factory.mktemp("three")) as found:
         yield found
         all_there(found)
         found.ok("down")

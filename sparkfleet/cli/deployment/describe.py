@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
@@ -29,7 +28,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.report.explain.plan import explain_plan
-from sparkfleet.units import duration_words
+from sparkfleet.units import duration_words, moment_words
 
 EVENTS_SHOWN = 20
 
@@ -58,9 +57,9 @@ async def _describe(name: str, session: Session, json: bool) -> int:
 
 
 def _show(described: DescribedDeployment, head: str = "") -> None:
-    """`head`: the fleet's head node."""
+    """Prints all that is known of a deployment. `head`: the fleet's head node."""
     deployment = described.status
-    since = datetime.fromtimestamp(deployment.since).strftime("%Y-%m-%d %H:%M:%S")
+    since = moment_words(deployment.since)
     for line in indented(f"{deployment.name}   {deployment.state}   {deployment.detail}", "", "    "):
         console.print(line, markup=False)
     console.print(f"  generation {deployment.generation}, applied by {deployment.who} at {since}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import (
@@ -18,6 +17,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, print_json, print_line
 from sparkfleet.fleet.deployments.history import GenerationEntry, history_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.planner.report.explain.change import field_words
+from sparkfleet.units import moment_words
 
 
 def history(
@@ -44,7 +44,7 @@ def history_lines(name: str, entries: Sequence[GenerationEntry]) -> list[str]:
     lines = [f"{name}: {len(entries)} generation{'' if len(entries) == 1 else 's'}"]
     before = (None, *entries)
     for one, older in reversed(list(zip(entries, before, strict=False))):
-        when = datetime.fromtimestamp(one.since).strftime("%Y-%m-%d %H:%M:%S")
+        when = moment_words(one.since)
         now = "   current" if one.current else ""
         lines.append(f"  {one.generation:>3}   {when}   {one.who}   groups {', '.join(one.groups)}{now}")
         lines += [f"        {field_words(field)}" for field in one.fields]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +26,7 @@ from sparkfleet.fleet.lifecycle.kept_copies import CopyElsewhere, copies_elsewhe
 from sparkfleet.fleet.lifecycle.store import adopt_running, begin_anew, copy_store, list_copies, restore_copy
 from sparkfleet.fleet.session import Session
 from sparkfleet.remote.atomic_write import write_atomically
-from sparkfleet.units import duration_words, gb, plural
+from sparkfleet.units import duration_words, gb, moment_words, plural
 
 CHUNK = 1 << 20
 HINT = ("", "`sparkfleet restore COPY` puts one in place; `latest` is the newest sound one.")
@@ -126,7 +125,7 @@ def _lines(found: Sequence[StoreCopy]) -> list[str]:
         return ["There is no copy of the store."]
     lines = []
     for copy in found:
-        at = _clock(copy.at)
+        at = moment_words(copy.at)
         names = ", ".join(copy.deployments) or "no deployment"
         content = copy.trouble or f"{plural(copy.changes, 'change')}; {names}"
         lines.append(f"{copy.name}  {at}  {copy.occasion}  {gb(copy.bytes)}  {content}")
@@ -140,10 +139,10 @@ def _kept_lines(elsewhere: Iterable[CopyElsewhere]) -> Iterator[str]:
         elif one.copy is None:
             yield f"Not on {one.node}: {one.trouble}."
         elif one.trouble:
-            yield f"Kept on {one.node}: an older one, of {_clock(one.copy.at)}; not the newest: {one.trouble}."
+            yield f"Kept on {one.node}: an older one, of {moment_words(one.copy.at)}; not the newest: {one.trouble}."
         else:
             since = duration_words(one.copy.since_s)
-            yield f"Kept on {one.node}: the newest, of {_clock(one.copy.at)}, for {since}."
+            yield f"Kept on {one.node}: the newest, of {moment_words(one.copy.at)}, for {since}."
 
 
 def _kept_document(elsewhere: Iterable[CopyElsewhere]) -> list[dict[str, object]]:
@@ -155,10 +154,6 @@ def _kept_document(elsewhere: Iterable[CopyElsewhere]) -> list[dict[str, object]
         }
         for one in elsewhere
     ]
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 async def _restore(session: Session, work: Coroutine[Any, Any, RestoredStore], json: bool) -> int:

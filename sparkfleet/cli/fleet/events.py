@@ -11,9 +11,9 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_json
 from sparkfleet.cli.times import time_ago
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.fleet.deployments.status import follow_events, read_events
 from sparkfleet.fleet.session import Session
+from sparkfleet.units import moment_words
 
 LAST = 50
 """Number of events without an option."""
@@ -71,7 +71,9 @@ async def _events(
     if follow:
         await follow_events(session, name, seen, lambda event: _print(event, json))
     if not found and not json:
-        console.print(f"No events{f' of {name}' if name else ''}{f' since {when(since)}' if since else ''}.")
+        console.print(
+            f"No events{f' of {name}' if name else ''}{f' since {moment_words(since)}' if since else ''}."
+        )
     return Exit.DONE
 
 

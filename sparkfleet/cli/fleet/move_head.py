@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,18 +23,13 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.lifecycle.lost_head import KeptStore
-from sparkfleet.fleet.lifecycle.move_head import (
-    MovedHead,
-    MovePlan,
-    plan_lost,
-    plan_move,
-    undo_move,
-)
+from sparkfleet.fleet.lifecycle.lost_head import plan_lost
+from sparkfleet.fleet.lifecycle.move_head import MovedHead, plan_move, undo_move
 from sparkfleet.fleet.lifecycle.move_head import move_head as move
+from sparkfleet.fleet.lifecycle.move_plan import CheckedCopy, MovePlan
 from sparkfleet.fleet.lifecycle.moved_inventory import inventory_after, name_head
 from sparkfleet.fleet.session import Session
-from sparkfleet.units import duration_words
+from sparkfleet.units import duration_words, moment_words
 
 
 def move_head(  # noqa: PLR0917  # its parameters are the command line's
@@ -119,13 +113,12 @@ def _question(session: Session, plan: MovePlan) -> str:
     return f"Move the head of fleet {fleet} from {plan.old} to {plan.new}? {means}"
 
 
-def _question_of_loss(fleet: str, plan: MovePlan, kept: KeptStore) -> str:
+def _question_of_loss(fleet: str, plan: MovePlan, kept: CheckedCopy) -> str:
     copy = kept.copy
     age = duration_words(max(0.0, time.time() - copy.at))
-    moment = f"{datetime.fromtimestamp(copy.at):%Y-%m-%d %H:%M:%S}"
     served = ", ".join(copy.deployments) or "no deployment"
     return (
-        f"{plan.old} is not reached. {kept.node} keeps a copy of its store of {moment}, {age} old: {served}."
+        f"{plan.old} is not reached. {kept.node} keeps a copy of its store of {moment_words(copy.at)}, {age} old: {served}."
         " What was applied since then is lost, and so are keys that were made since.\n"
         f"If {plan.old} runs and is only cut off, it serves on until it reaches {plan.new}: switch it off.\n"
         f"Make {plan.new} the head of fleet {fleet} with this copy?"

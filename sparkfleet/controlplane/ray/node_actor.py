@@ -50,8 +50,8 @@ LOOK_S = 5.0
 """The same for a reading of its memory, which takes milliseconds: a lost node is named within 15 s."""
 HANG_S = 10.0
 """Seconds of silence after which an actor that has answered before is replaced."""
-SLOWEST = 2e6
-"""Bytes per second at which a copy of the store reaches other nodes at least, also over Wi-Fi."""
+SLOWEST_BYTES_S = 2e6
+"""Bytes per second at which a copy of the store reaches other nodes at least (assumed: a tenth of a poor Wi-Fi)."""
 START_S = 120.0
 """Seconds that an actor has for its first answer. On a busy node a process of Ray takes tens of seconds to start; another
 in its place would be no sooner, and slow the node down further: every look would start one."""
@@ -120,7 +120,7 @@ class NodeActors:
         """See `Nodes.keep_copy`. The content is put into Ray's object store once, for all nodes."""
         agents = await asyncio.to_thread(self._joined)
         reached = [name for name in names if name in agents]
-        limit_s = ANSWER_S + len(copy.content) * len(reached) / SLOWEST
+        limit_s = ANSWER_S + len(copy.content) * len(reached) / SLOWEST_BYTES_S
         try:
             async with asyncio.timeout(limit_s):
                 content = await asyncio.to_thread(ray.put, copy.content)

@@ -7,8 +7,8 @@ import contextlib
 import time
 
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.units import moment_words
 
 
 class EventLog:
@@ -46,7 +46,7 @@ class EventLog:
         with self._store.transaction():
             self._store.boots.store(node, boot)
             if before is not None:
-                at = "" if up_s is None else f" at {when(self._store.now() - up_s)}, {up_s:.0f} s ago"
+                at = "" if up_s is None else f" at {moment_words(self._store.now() - up_s)}, {up_s:.0f} s ago"
                 self._store.events.record(
                     "", 0, node, "node", f"{node} rebooted{at}: its engines ended with it"
                 )

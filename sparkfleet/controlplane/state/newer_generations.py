@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.errors import ControlError
 from sparkfleet.planner.report.diff import compare
+from sparkfleet.units import moment_words
 
 
 class OvertakenError(ControlError):
@@ -57,16 +57,11 @@ def difference(before: Desired, after: Desired) -> tuple[str, ...]:
     return compare(after.spec, after.plan, (before.spec, before.plan)).fields
 
 
-def when(at: float) -> str:
-    """A moment (Unix seconds) in local time."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
 def _lines(before: Desired | None, newer: Iterable[Desired]) -> Iterable[str]:
     for one in newer:
         fields = "; ".join(difference(before, one)) if before is not None else f"model: {one.spec.model}"
         changed = fields or "the same fields, started again"
-        yield f"Generation {one.generation} by {one.who}, {when(one.since)}: {changed}."
+        yield f"Generation {one.generation} by {one.who}, {moment_words(one.since)}: {changed}."
         before = one
 
 

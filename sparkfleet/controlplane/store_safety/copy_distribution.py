@@ -180,10 +180,8 @@ class CopyDistribution:
         return "it is about to be sent" if report.boot else "it does not answer"
 
     def _warning(self, report: NodeReport, lacks_s: float, words: str) -> str:
-        kept, minutes = (
-            report.kept_copy,
-            duration_words(lacks_s // 60 * 60),
-        )  # readers of the page get every change
+        kept = report.kept_copy
+        minutes = duration_words(lacks_s // 60 * 60)  # readers of the page get every change
         since = f"{report.name} has been without the newest copy of the head's store for {minutes}: {words}."
         if kept is None or self._newest is None:
             means = f"If the head is lost, {report.name} has no deployment and no key to go on with"

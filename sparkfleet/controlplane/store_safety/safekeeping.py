@@ -110,9 +110,8 @@ class Safekeeping:
             return
         self._warn("")
         if occasion == "change":
-            if (
-                self._newest is not None and changes == self._copied
-            ):  # the last changes stay, not the last starts
+            # The last changes stay, not the last starts.
+            if self._newest is not None and changes == self._copied:
                 self._newest.unlink(missing_ok=True)
             self._copied, self._newest, self._starting = changes, made, starting
         else:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from sparkfleet.controlplane.api.client import FleetClient
-from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 from sparkfleet.engines.startup_phases import PhaseName
 from sparkfleet.errors import ControlError
@@ -16,6 +15,7 @@ from sparkfleet.group.group_name import GroupKey, short_name
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.planner.report.diff import compare
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.units import moment_words
 
 WAIT_S = 1.0
 """Longest wait of a call for events; then the step is determined again."""
@@ -101,7 +101,7 @@ def _require_own(status: FleetStatus, wanted: Mapping[str, int], own: Mapping[st
             means = f"{_left_of(one, wanted[one.name])} {_difference(one, own.get(one.name))}".strip()
             raise ControlError(
                 f"{one.name}: generation {wanted[one.name]}, which this command applied, was replaced by generation"
-                f" {one.generation} of {one.who}, {when(one.since)}.",
+                f" {one.generation} of {one.who}, {moment_words(one.since)}.",
                 means=means,
                 do=f"`sparkfleet describe {one.name}` shows the newer one; the same command again plans from it.",
             )

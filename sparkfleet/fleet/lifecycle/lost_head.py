@@ -8,48 +8,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from sparkfleet.controlplane.api.api_models import MoveRequest
-from sparkfleet.controlplane.state.desired import Generation
 from sparkfleet.controlplane.state.head_address import HeadMove
 from sparkfleet.controlplane.state.store_copies import StoreCopy
 from sparkfleet.errors import ControlError, SpecError
+from sparkfleet.fleet.lifecycle.move_plan import CheckedCopy, LostHead, MovePlan
+from sparkfleet.fleet.lifecycle.moved_inventory import gateway_host
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings, surroundings_of
 from sparkfleet.fleet.session import Session
 from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
 
 
-class KeptStore(NamedTuple):
-    """The newest copy of the store that a node keeps."""
-
-    node: str
-    path: str
-    copy: StoreCopy
-
-
-class Replacement(NamedTuple):
-    """The replacement of a lost head, as it is possible."""
-
-    old: str
-    new: str
-    live: bool
-    """True if the fleet was up when the head was lost."""
-    kept: KeptStore | None
-    """None if the new head has its store already: only the rest is to be done."""
-    running: tuple[Generation, ...]
-    """Generations that run on the nodes that are reached."""
-    absent: tuple[str, ...]
-    """Nodes that are not reached, or whose disk is new: the old head is one."""
-    store: str
-    """Path for the copy of the store on the new head."""
-
-
-async def plan_replacement(session: Session, new: str) -> Replacement:
+async def plan_lost(session: Session, new: str) -> MovePlan:
     """Check that a node can replace the head, which is lost. Changes nothing on any node.
 
     Raises:
-        SpecError: the inventory has no such node, or it is the head.
+        SpecError: the inventory has no such node, or it is the head; or its gateway's address is one of the lost head.
         NodeError: the node cannot be reached.
         ControlError: the head can be reached, from here or from a node; the node is not part of the fleet that runs; or no
             node keeps a copy of its store.
@@ -66,9 +42,10 @@ async def plan_replacement(session: Session, new: str) -> Replacement:
     here = around.get(new) or await read_surroundings(inventory, new, session.channels)
     reached = tuple(name for name in inventory.nodes if name in around and name != old)
     absent = tuple(name for name in inventory.nodes if name not in reached)
-    store = f"{here.root}/{MOVING_STORE}"
+    store, host = f"{here.root}/{MOVING_STORE}", gateway_host(inventory, new)
     if here.role is not None and here.role.verb == "up":
-        return Replacement(old, new, live=True, kept=None, running=(), absent=absent, store=store)
+        lost = LostHead(kept=None, running=(), absent=absent)
+        return MovePlan(old, new, live=True, store=store, settled=True, host=host, lost=lost)
     if here.role is None and (of_fleet := [name for name in reached if around[name].role is not None]):
         raise ControlError(
             f"{new} is in the inventory, and not in the fleet that runs on {', '.join(of_fleet)}.",
@@ -78,7 +55,7 @@ async def plan_replacement(session: Session, new: str) -> Replacement:
     await session.programs.pythons()
     answers = await asyncio.gather(*(_kept(session, name, new) for name in reached))
     found = [
-        KeptStore(name, answer["path"], StoreCopy.model_validate_json(json.dumps(answer["copy"])))
+        CheckedCopy(name, answer["path"], StoreCopy.model_validate_json(json.dumps(answer["copy"])))
         for name, answer in zip(reached, answers, strict=True)
         if answer["copy"] is not None
     ]
@@ -90,8 +67,8 @@ async def plan_replacement(session: Session, new: str) -> Replacement:
     if kept is None:
         raise _without_copy(old, new, found)
     running = {(str(name), int(number)) for answer in answers for name, number in answer["running"]}
-    live = here.role is not None
-    return Replacement(old, new, live, kept, tuple(sorted(running)), absent, store)
+    lost, live = LostHead(kept, tuple(sorted(running)), absent), here.role is not None
+    return MovePlan(old, new, live=live, store=store, settled=False, host=host, lost=lost)
 
 
 def _require_lost(old: str, new: str, around: Mapping[str, NodeSurroundings]) -> None:
@@ -126,7 +103,7 @@ async def _kept(session: Session, name: str, new: str) -> dict[str, Any]:
     return await session.programs.move_step(name, request)
 
 
-def _without_copy(old: str, new: str, found: list[KeptStore]) -> ControlError:
+def _without_copy(old: str, new: str, found: list[CheckedCopy]) -> ControlError:
     spoilt = [f"that of {one.node} cannot be used: {one.copy.trouble}" for one in found]
     return ControlError(
         f"No node keeps a copy of the store of {old}{': ' + '; '.join(spoilt) if spoilt else ''}.",

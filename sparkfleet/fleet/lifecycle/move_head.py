@@ -20,7 +20,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
 from sparkfleet.errors import ControlError, SparkfleetError, SpecError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
-from sparkfleet.fleet.lifecycle.lost_head import Replacement, plan_replacement
+from sparkfleet.fleet.lifecycle.move_plan import MovePlan
 from sparkfleet.fleet.lifecycle.moved_inventory import gateway_host, inventory_after
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings
 from sparkfleet.fleet.session import Session
@@ -32,28 +32,6 @@ HELD_S = 20.0
 
 MoveStep = Literal["out", "in", "freeze", "settle", "away", "cancel"]
 """See `node_daemon/head_move.py`."""
-
-
-class MovePlan(NamedTuple):
-    """A move of the head that is possible."""
-
-    old: str
-    new: str
-    live: bool
-    """True if the fleet is up."""
-    store: str
-    """Path for the copy of the store on the new head."""
-    settled: bool
-    """True if an earlier command was interrupted after the new head took over: only the rest is done."""
-    host: str
-    """Address of the gateway on the new head."""
-    lost: Replacement | None = None
-    """Set if the old head is lost."""
-
-    @property
-    def absent(self) -> tuple[str, ...]:
-        """Nodes on which nothing is done."""
-        return self.lost.absent if self.lost is not None else ()
 
 
 class MovedHead(NamedTuple):
@@ -90,13 +68,6 @@ async def plan_move(session: Session, new: str) -> MovePlan:
     live = settled or (role is not None and role.live)
     store = f"{around[new].root}/{MOVING_STORE}"
     return MovePlan(old, new, live=live, store=store, settled=settled, host=gateway_host(inventory, new))
-
-
-async def plan_lost(session: Session, new: str) -> MovePlan:
-    """Check that the head is lost, and that a node can replace it. Changes nothing. Raises as `plan_replacement`."""
-    lost = await plan_replacement(session, new)
-    host = gateway_host(session.inventory, new)
-    return MovePlan(lost.old, new, lost.live, lost.store, settled=lost.kept is None, host=host, lost=lost)
 
 
 def _is_head(here: NodeSurroundings) -> bool:

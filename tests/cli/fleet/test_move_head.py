@@ -7,8 +7,8 @@ import pytest
 from sparkfleet.cli.fleet import move_head as verb
 from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store_copies import StoreCopy
-from sparkfleet.fleet.lifecycle.lost_head import KeptStore, Replacement
-from sparkfleet.fleet.lifecycle.move_head import MovedHead, MovePlan
+from sparkfleet.fleet.lifecycle.move_head import MovedHead
+from sparkfleet.fleet.lifecycle.move_plan import CheckedCopy, LostHead, MovePlan
 
 INVENTORY = (
     "fleet: home\nhead: spark1\nnodes:\n"
@@ -27,8 +27,8 @@ def lost(tmp_path, monkeypatch, sparkfleet):
     async def planned(session, node):
         at = time.time() - 250
         copy = StoreCopy(name="x.db", at=at, occasion="change", bytes=1, deployments=("tiny (generation 3)",))
-        kept = KeptStore("spark2", "/x.db", copy)
-        replacement = Replacement("spark1", node, True, kept, (), ("spark1", *run.others_off), "/store")
+        kept = CheckedCopy("spark2", "/x.db", copy)
+        replacement = LostHead(kept, (), ("spark1", *run.others_off))
         return MovePlan(
             "spark1", node, live=True, store="/store", settled=False, host="127.0.0.1", lost=replacement
         )

@@ -6,8 +6,8 @@ import sqlite3
 import pytest
 
 from sparkfleet.controlplane.state.event_log import EventLog
-from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.store import Store
+from sparkfleet.units import moment_words
 
 
 @pytest.fixture
@@ -49,5 +49,5 @@ async def test_a_reboot_has_its_time(tmp_path):
     await journal.record_boot("a", "second", 140.4)
     (event,) = store.events.read()
     assert (event.subject, event.kind) == ("a", "node")
-    assert event.message == f"a rebooted at {when(999_859.6)}, 140 s ago: its engines ended with it"
+    assert event.message == f"a rebooted at {moment_words(999_859.6)}, 140 s ago: its engines ended with it"
     store.close()

@@ -7,8 +7,8 @@ from sparkfleet.controlplane.state.head_address import HeadAddress
 from sparkfleet.controlplane.state.store_copies import StoreCopy
 from sparkfleet.errors import ControlError, NodeError, SpecError
 from sparkfleet.fleet.lifecycle import lost_head, move_head
-from sparkfleet.fleet.lifecycle.lost_head import KeptStore, plan_replacement
-from sparkfleet.fleet.lifecycle.move_head import MovePlan, plan_lost
+from sparkfleet.fleet.lifecycle.lost_head import plan_lost
+from sparkfleet.fleet.lifecycle.move_plan import CheckedCopy, MovePlan
 from sparkfleet.fleet.nodes.surroundings import NodeRole, NodeSurroundings
 
 
@@ -99,12 +99,12 @@ class Channel:
 async def test_the_newest_sound_copy_of_any_node_is_taken(monkeypatch):
     keeps = {"b": kept(copy(3, 200.0), [("x", 2)]), "c": kept(copy(4, 100.0), [("x", 2), ("y", 5)])}
     nodes = Nodes(monkeypatch, {"b": member(), "c": member()}, keeps)
-    plan = await plan_replacement(nodes, "b")
-    assert plan.kept == KeptStore("c", "/state/kept/x.db", copy(4, 100.0))
-    assert plan.running == (("x", 2), ("y", 5))
+    plan = await plan_lost(nodes, "b")
+    assert plan.lost.kept == CheckedCopy("c", "/state/kept/x.db", copy(4, 100.0))
+    assert plan.lost.running == (("x", 2), ("y", 5))
     assert (plan.live, plan.absent, plan.store) == (True, ("a",), "/state/.moving.db")
     nodes.keeps["c"] = kept(copy(4, trouble="it is damaged"))
-    assert (await plan_replacement(nodes, "b")).kept.node == "b"
+    assert (await plan_lost(nodes, "b")).lost.kept.node == "b"
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ async def test_the_newest_sound_copy_of_any_node_is_taken(monkeypatch):
 async def test_a_head_that_lives_is_not_replaced_nor_one_without_a_copy(monkeypatch, around, words):
     nodes = Nodes(monkeypatch, around)
     with pytest.raises(ControlError, match=words) as refused:
-        await plan_replacement(nodes, "b")
+        await plan_lost(nodes, "b")
     assert "Nothing was changed" in refused.value.means
     assert {step for step, _ in nodes.steps} <= {"kept"}
 
@@ -132,22 +132,22 @@ async def test_a_head_that_lives_is_not_replaced_nor_one_without_a_copy(monkeypa
 async def test_damaged_copies_are_named(monkeypatch):
     nodes = Nodes(monkeypatch, {"b": member()}, {"b": kept(copy(trouble="it is damaged"))})
     with pytest.raises(ControlError, match="that of b cannot be used: it is damaged"):
-        await plan_replacement(nodes, "b")
+        await plan_lost(nodes, "b")
 
 
 async def test_the_lost_head_itself_and_a_node_that_is_not_reached_replace_nothing(monkeypatch):
     nodes = Nodes(monkeypatch, {"c": member()}, {"c": kept(copy())})
     with pytest.raises(SpecError, match="a is the lost head itself"):
-        await plan_replacement(nodes, "a")
+        await plan_lost(nodes, "a")
     with pytest.raises(SpecError, match="unknown node"):
-        await plan_replacement(nodes, "x")
+        await plan_lost(nodes, "x")
     with pytest.raises(NodeError, match="b cannot be reached"):
-        await plan_replacement(nodes, "b")
+        await plan_lost(nodes, "b")
 
 
 async def test_a_head_whose_disk_is_new_is_lost_too(monkeypatch):
     nodes = Nodes(monkeypatch, {"a": NodeSurroundings(), "b": member()}, {"b": kept(copy())})
-    assert (await plan_replacement(nodes, "b")).absent == ("a", "c")
+    assert (await plan_lost(nodes, "b")).absent == ("a", "c")
 
 
 async def test_no_step_goes_to_the_lost_head_and_none_waits_for_it(monkeypatch):

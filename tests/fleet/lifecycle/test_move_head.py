@@ -5,11 +5,11 @@ import pytest
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.lifecycle.move_head import (
     HELD_S,
-    MovePlan,
     move_head,
     plan_move,
     undo_move,
 )
+from sparkfleet.fleet.lifecycle.move_plan import MovePlan
 from sparkfleet.fleet.session import Session
 from sparkfleet.specs.load import parse_inventory
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sparkfleet.controlplane.state.event import Event
-from sparkfleet.controlplane.state.newer_generations import when
 from sparkfleet.controlplane.state.store_rows import event_of
 from sparkfleet.controlplane.state.tables.database import Database
+from sparkfleet.units import moment_words
 
 KEEP_EVENTS = 10_000
 KEEP_PROGRESS = 1000
@@ -107,4 +107,4 @@ class EventTable:
             "SELECT message, at FROM events WHERE deployment = ? AND kind = 'unwanted' ORDER BY id DESC LIMIT 1",
             (deployment,),
         ).fetchone()
-        return f"{row[0]}, {when(row[1])}" if row else ""
+        return f"{row[0]}, {moment_words(row[1])}" if row else ""
