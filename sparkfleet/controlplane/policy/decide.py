@@ -23,6 +23,7 @@ from sparkfleet.controlplane.policy.older_groups import end_older
 from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
+    forgets_later,
     make_room,
     retire_replaced,
     retire_unwanted,
@@ -68,8 +69,9 @@ def is_at_rest(state: FleetState) -> bool:
     """True if no rule of the policy that has no action now gets one by the passing of time alone.
 
     Time counts for nodes that are away, for failures that wait for an answer or were answered, for starts that have not
-    ended, and for generations that wait for memory, groups that were refused it, and generations that are to serve again:
-    memory is not part of what a round compares.
+    ended, for positions of older groups until the desired ones have served for long, and for generations that wait for
+    memory, groups that were refused it, and generations that are to serve again: memory is not part of what a round
+    compares.
     """
     pending = state.pending
     return not (
@@ -81,6 +83,7 @@ def is_at_rest(state: FleetState) -> bool:
         or depends_on_memory(state)
         or refused(state)
         or to_bring_back(state)
+        or forgets_later(state)
         or changes_by_time(state)
     )
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 
 from sparkfleet.controlplane.policy.actions import Action, EndAttempt, ForgetGroup, RetireGroup, StartGroup
 from sparkfleet.controlplane.policy.demand.on_demand import held_for_memory
+from sparkfleet.controlplane.policy.fallback import BREAKER_S
 from sparkfleet.controlplane.policy.memory_admission import crowded, granted
 from sparkfleet.controlplane.policy.pending_starts import hold_back, is_uncertain
 from sparkfleet.controlplane.policy.rolling_update import RollingUpdate, rolling_updates, serving_words
@@ -25,23 +26,29 @@ from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of, olde
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import App
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.group.report import GroupPhase
 
 
 def forget_ended(state: FleetState, now: Now) -> list[Action]:
     """Forgets positions and starts of groups that are no longer desired and have no application any more.
 
-    The position is kept until the desired ones serve: the group may have to serve again, at the rung at which it served.
+    The position is kept until the desired ones have served for `BREAKER_S`: the group may have to serve again, at the rung
+    at which it served and with the failures that count.
     """
-    kept = (*state.desired.values(), *state.last_served.values())
-    there = {app.group for app in state.apps}.union(*(one.groups for one in kept))
-    rolling = {one.name for one in state.desired.values() if not _is_whole(state, one)}
+    replacing = {one.name for one in state.desired.values() if not _stays_up(state, one, now)}
     reason = "it is no longer desired and has ended"
     begun = dict.fromkeys([*state.starts, *state.pending.failed_at])
     return [
-        EndAttempt(group=key, reason=reason) if key[0] in rolling else ForgetGroup(group=key, reason=reason)
-        for key in dict.fromkeys([*state.standings, *begun])
-        if key not in there and (key[0] not in rolling or key in begun)
+        EndAttempt(group=key, reason=reason) if key[0] in replacing else ForgetGroup(group=key, reason=reason)
+        for key in _ended(state, [*state.standings, *begun])
+        if key[0] not in replacing or key in begun
     ]
+
+
+def forgets_later(state: FleetState) -> bool:
+    """True if the position of a group that has ended is forgotten once the desired ones have served for long enough."""
+    serving = {one.name for one in state.desired.values() if _is_whole(state, one)}
+    return any(key[0] in serving for key in _ended(state, state.standings))
 
 
 def retire_unwanted(state: FleetState, now: Now) -> list[Action]:
@@ -96,6 +103,25 @@ def _start(state: FleetState, desired: Desired, group: GroupKey, now: Now) -> li
 def _is_whole(state: FleetState, desired: Desired) -> bool:
     """True if every desired group serves."""
     return all(app and app.status == "running" for app in _groups(state, desired).values())
+
+
+def _stays_up(state: FleetState, desired: Desired, now: Now) -> bool:
+    """True if every desired group has served for `BREAKER_S`: one that fails sooner may be given up for that.
+
+    Not if one has not reported. The clock of its node may be ahead; one that was set back ends the wait.
+    """
+    reports = [state.report(group) for group in desired.groups]
+    return _is_whole(state, desired) and all(
+        report is not None and report.phase is GroupPhase.READY and abs(now.unix - report.since) >= BREAKER_S
+        for report in reports
+    )
+
+
+def _ended(state: FleetState, groups: Iterable[GroupKey]) -> list[GroupKey]:
+    """Those of some groups that are no longer desired, are not to serve again and have no application any more."""
+    kept = (*state.desired.values(), *state.last_served.values())
+    there = {app.group for app in state.apps}.union(*(one.groups for one in kept))
+    return [key for key in dict.fromkeys(groups) if key not in there]
 
 
 def _groups(state: FleetState, desired: Desired) -> dict[GroupKey, App | None]:

@@ -305,7 +305,7 @@ class Simulation:
             ),
             *settled_invariants.given_up_and_runs(wanted, standings, world.serve),
             *settled_invariants.remembers_ended(
-                wanted, [*standings, *world.store.groups.starts()], world.serve
+                wanted, [*standings, *world.store.groups.starts()], world.serve, world.time.unix()
             ),
         ]
         for name in self._failed():

@@ -344,7 +344,8 @@ def test_only_what_is_no_longer_desired_and_has_ended_is_forgotten():
         standings={OLDER: Standing(), NEWER: Standing(), ("gone", 1, 0): Standing(given_up=True)}
     )
     assert [a.group for a in forget_ended(state, NOW)] == [("gone", 1, 0)]
-    ended = replace(state, apps=(application(NEWER, "running"),))
+    serves = report(2, phase=GroupPhase.READY, since=0.0)
+    ended = replace(state, apps=(application(NEWER, "running"),), reports=(serves,))
     kept = after(ended, forget_ended(ended, NOW), NOW)
     assert (list(kept.standings), kept.starts) == ([NEWER], {})
     down = replace(ended, paused=True, apps=())

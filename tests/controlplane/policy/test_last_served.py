@@ -1,13 +1,18 @@
 """The last generation that served starts again if the newer one, for which it had to end, does not start."""
 
+from dataclasses import replace
+
 import pytest
 from control_values import deployment, plan
 
 from sparkfleet.controlplane.policy.actions import EndGroup, ForgetGroup, GiveUp, StartGroup
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
+from sparkfleet.controlplane.policy.fallback import BREAKER_S
 from sparkfleet.controlplane.policy.state import FleetState, Now, SeenNodes
+from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.controlplane.state.status import App
+from sparkfleet.group.report import GroupPhase, GroupReport
 
 NOW = Now.at(1000.0)
 OLD, NEW = ("m", 1, 0), ("m", 2, 0)
@@ -110,15 +115,70 @@ def test_of_two_deployments_the_first_gets_the_memory():
     assert [one.group for one in started(both)] == [("a", 1, 0)]
 
 
-def test_its_rung_is_kept_until_the_newer_one_serves():
+def forgotten(found):
+    return [one.group for one in decide(found, NOW) if isinstance(one, ForgetGroup)]
+
+
+LOWER = Standing(rung=1)
+
+
+def serving(since=0.0, phase=GroupPhase.READY, standing=LOWER, **fields):
+    """The newer one serves, as it reported; the older one has ended."""
+    report = GroupReport(deployment="m", generation=2, replica=0, phase=phase, node="this", since=since)
+    return state(
+        app(NEW, "running"),
+        standings={NEW: Standing(), OLD: standing},
+        served=False,
+        **{"reports": (report,), **fields},
+    )
+
+
+def test_its_rung_is_kept_until_the_newer_one_has_served_for_long():
     """At the first rung it may take its node down, for which it had left that."""
-    at = {OLD: Standing(rung=1)}
-    rolling = state(app(NEW, "starting"), standings={NEW: Standing(), **at})
-    assert [one for one in decide(rolling, NOW) if isinstance(one, ForgetGroup)] == []
+    at = {OLD: LOWER}
+    assert forgotten(state(app(NEW, "starting"), standings={NEW: Standing(), **at})) == []
     (found,) = started(state(standings=at))
     assert found.group == OLD
-    serves = state(app(NEW, "running"), standings={NEW: Standing(), **at}, served=False)
-    assert [one.group for one in decide(serves, NOW) if isinstance(one, ForgetGroup)] == [OLD]
+    assert forgotten(serving(NOW.unix - BREAKER_S)) == [OLD]
+
+
+@pytest.mark.parametrize(
+    "serves",
+    [
+        serving(NOW.unix),
+        serving(NOW.unix - BREAKER_S + 1.0),
+        serving(NOW.unix + 5.0),
+        serving(phase=GroupPhase.FAILED),
+        serving(reports=()),
+    ],
+    ids=[
+        "for a moment",
+        "for less",
+        "on a node whose clock is ahead",
+        "no more",
+        "as Serve alone knows",
+    ],
+)
+def test_what_is_known_of_it_is_kept_if_the_newer_one_serves(serves):
+    assert forgotten(serves) == []
+    assert not is_at_rest(serves)
+
+
+def test_a_clock_that_was_set_back_a_day_keeps_nothing():
+    assert forgotten(serving(NOW.unix + 86_400.0)) == [OLD]
+
+
+def test_what_is_given_up_is_not_brought_back_because_the_newer_one_came_up_and_failed():
+    """Each start of it may have taken its node down."""
+    serves = serving(NOW.unix, standing=Standing(tries=2, given_up=True))
+    later = after(serves, decide(serves, NOW), NOW)
+    down = replace(
+        later,
+        apps=(),
+        standings={**later.standings, NEW: GIVEN_UP},
+        last_served={"m": generation(1, rungs=2)},
+    )
+    assert started(down) == []
 
 
 def test_if_it_fails_it_is_given_up_and_not_brought_back_again():

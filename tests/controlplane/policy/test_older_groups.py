@@ -1,5 +1,7 @@
 """A group of an earlier generation beside a newer one that was given up."""
 
+import time
+
 import pytest
 from controller_world import diagnosed, report
 
@@ -89,6 +91,30 @@ async def test_an_older_one_that_comes_up_and_fails_too_often_is_ended(outlived)
     await outlived.falls(1)
     assert outlived.apps.apps[OLDER].status == "retiring"
     assert "5 times within 10 minutes" in (await outlived.messages("failed"))[-1]
+
+
+async def test_failures_of_an_older_one_count_on_if_the_newer_one_has_served_for_a_moment_only(world):
+    """It came up and failed nine times within ten minutes: its failures were forgotten as soon as the newer one served."""
+    await world.put()
+    await world.falls(BREAKER_FAILURES - 1)
+    world.apps.become("tiny", 1, "starting")
+    await world.put(concurrency=8)
+    for _ in range(BREAKER_FAILURES):
+        world.apps.become("tiny", 2, "running")
+        await world.controller.intake.report(report(2, phase=GroupPhase.READY, since=time.time()))
+        await world.controller.reconcile()
+        world.apps.finish()
+        await world.controller.reconcile()
+        assert OLDER not in world.apps.apps
+        await world.controller.intake.report(report(2, phase=GroupPhase.FAILED))
+    for _ in range(2):
+        await world.controller.reconcile()
+        world.apps.finish()
+    await world.controller.reconcile()
+    assert {key: app.status for key, app in world.apps.apps.items()} == {OLDER: "starting"}
+    await world.falls(1)
+    assert world.apps.apps[OLDER].status == "retiring"
+    assert (await world.messages("failed"))[-1].startswith("it came up and failed 5 times within 10 minutes")
 
 
 async def test_one_that_serves_in_between_goes_on(outlived):

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 
+from sparkfleet.controlplane.policy.fallback import BREAKER_S
 from sparkfleet.controlplane.policy.ladder import RETRIES
 from sparkfleet.controlplane.state.desired import Desired, Standing
 from sparkfleet.group.group_name import GroupKey, name_of
+from sparkfleet.lab.simulation.application import SimulatedApp
 from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.fleet import SYSTEM, SimulatedFleet
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.planner.types.plan import Rung
+
+SERVED_LONG_S = BREAKER_S + 60.0
+"""Seconds of service of the desired groups after which the policy has forgotten the older ones: its wait, and a round."""
 
 
 def nothing_unwanted(
@@ -95,23 +100,32 @@ def given_up_and_runs(
 
 
 def remembers_ended(
-    wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe
+    wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe, unix: float
 ) -> Iterator[str]:
-    """Groups that have ended and that the store still knows. It keeps the rungs of older ones until all desired ones serve.
+    """Groups that have ended and that the store still knows.
+
+    It keeps the positions of older ones until all desired ones have served for long, which they have not yet in a run that
+    ended at a violation.
 
     Args:
         wanted: deployments that are to run.
         remembered: groups with a position on their ladder or an unfinished start in the store.
         serve: the applications.
+        unix: the wall clock.
     """
     there = {group for one in wanted.values() for group in one.groups} | serve.apps.keys()
     for group in sorted(set(remembered) - there):
         one = wanted.get(group[0])
-        if one and any(
-            serve.apps.get(key) is None or serve.apps[key].status != "running" for key in one.groups
-        ):
+        if one and not all(_has_served_for_long(serve.apps.get(key), unix) for key in one.groups):
             continue
         yield f"the store still knows {name_of(group)}, which has ended"
+
+
+def _has_served_for_long(app: SimulatedApp | None, unix: float) -> bool:
+    """True if an application runs and has reported so for longer than the policy waits."""
+    if app is None or app.status != "running" or app.report is None:
+        return False
+    return abs(unix - app.report.since) > SERVED_LONG_S
 
 
 def refused_although_free(
