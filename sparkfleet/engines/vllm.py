@@ -1,6 +1,6 @@
 """vLLM: argv, environment and files per rank.
 
-Flags are those of `vllm serve` 0.32 (present in 0.19 too). Ranks are joined by vLLM's own multi-node mode (`--nnodes`), not
+Flags are those of `vllm serve` 0.32 (present in 0.15.1 and 0.11.1 too, but for those with a range). Ranks are joined by vLLM's own multi-node mode (`--nnodes`), not
 by Ray: every rank gets the same arguments but for its number, and ranks above 0 are headless.
 """
 
@@ -29,11 +29,16 @@ from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.engines.vllm_cpu import cpu_files
+from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.planner.types.plan import READ_FILES, Candidate
 
 QUANTIZATIONS = {"gptq-int4": "gptq_marlin", "gptq-int8": "gptq_marlin"}
 """Kernels that are set by name, so that vLLM refuses to start rather than take another. Marlin is the stable one on SM121
 (field report 004); vLLM reads every other format from the checkpoint."""
+
+_UNQUIET = parse_range("<0.16")
+"""Releases without `--disable-access-log-for-endpoints` (the parsers of 0.11.1, 0.12.0 and 0.15.1 refuse it, 0.16.0 has it). A
+build whose release is not known is newer."""
 
 
 class Vllm:
@@ -104,7 +109,7 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         *("--max-model-len", str(candidate.context)),
         *("--max-num-seqs", str(candidate.concurrency)),
         *("--dtype", candidate.dtype),
-        *("--disable-access-log-for-endpoints", "/health,/metrics"),  # both are requested every few seconds
+        *_log(candidate),
         *("--allowed-media-domains", *allowed_domains(candidate)),
         *_memory(candidate, context),
         *(() if candidate.mmap else (READ_FILES,)),
@@ -119,6 +124,12 @@ def _flags(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         # Compiling for the CPU takes longer than a built-in model ever runs (/health after 32 s instead of 20 s).
         flags += ["--enforce-eager"]
     return tuple(flags)
+
+
+def _log(candidate: Candidate) -> tuple[str, ...]:
+    """Leave out of the log what is requested every few seconds."""
+    absent = _UNQUIET.contains(candidate.engine_version) is Truth.YES
+    return () if absent else ("--disable-access-log-for-endpoints", "/health,/metrics")
 
 
 def _server(candidate: Candidate, context: RankContext) -> tuple[str, ...]:

@@ -140,3 +140,23 @@ def test_a_group_of_the_lost_head_goes_on_with_the_node_that_was_kept_for_it(fle
     fleet.lab.boot("spark1")
     fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
     head_back(fleet)
+
+
+def test_what_the_lost_head_ran_moves_at_once_if_its_owner_drains_it(fleet):
+    for one in fleet.deployments():
+        fleet.ok("delete", "--yes", one["name"])
+    serve_and_keep(fleet, KEPT)
+    assert nodes_of(fleet) == ["spark1"]
+
+    fleet.lab.kill("spark1")
+    out = fleet.ok("move-head", "spark2", "--lost", "--yes")
+    assert "`sparkfleet drain spark1` moves at once" in " ".join(out.split())
+    fleet.ok("drain", "spark1", "--yes")
+    assert nodes_of(fleet) == ["spark2"]
+    assert fleet.chat().strip()
+
+    fleet.lab.boot("spark1")
+    fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
+    assert nodes_of(fleet) == ["spark2"]
+    fleet.ok("undrain", "spark1")
+    head_back(fleet)

@@ -86,7 +86,7 @@ def _after_loss(plan: MovePlan, moved: MovedHead) -> Iterator[str]:
         return
     yield (
         f"What needed {plan.old} goes on without it after about {duration_words(GONE_S)}, if its plan has a rung for"
-        " that: `sparkfleet status`."
+        f" that: `sparkfleet status`. `sparkfleet drain {plan.old}` moves at once what fits elsewhere."
     )
     if others := [name for name in plan.absent if name != plan.old]:
         yield f"{', '.join(others)}: not reached, and connected to {plan.old} only. Once on, `sparkfleet up` takes it in."

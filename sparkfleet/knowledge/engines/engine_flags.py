@@ -64,7 +64,7 @@ def may_have_others(engine: str, version: str) -> bool:
 
 
 def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[FlagFault, ...]:
-    """Flags that a release does not have, or no known release if that one is not known, and values that it refuses.
+    """Flags that a release does not have, or the known ones next to it if that one is not known, and values that it refuses.
 
     A flag may be shortened, as the engines' parsers allow, have underscores, and name one key of a JSON value after a dot
     (`--compilation-config.mode`, vLLM). Short flags (`-tp`) are not judged, nor values for a release that is not known.
@@ -74,9 +74,10 @@ def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[Fl
         version: its version; "" if it is not known.
         flags: values by flag, as written; several values of one flag with blanks between them.
     """
-    known = _releases(engine)
-    exact = known.get(_release(engine, version))
-    searched = exact.flags if exact else frozenset().union(*(one.flags for one in known.values()))
+    exact = _releases(engine).get(_release(engine, version))
+    near_by = _next_to(engine, version)
+    releases = tuple(near_by)
+    searched = exact.flags if exact else frozenset().union(*(one.flags for one in near_by.values()))
     if not searched:
         return ()
     found: list[FlagFault] = []
@@ -87,14 +88,25 @@ def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[Fl
         meant = {name} & searched or {one for one in searched if one.startswith(name)}
         if not meant:
             near = tuple(get_close_matches(name, searched, n=1, cutoff=0.75))
-            found.append(FlagFault(flag=flag, near=near, certain=exact is not None, releases=tuple(known)))
+            found.append(FlagFault(flag=flag, near=near, certain=exact is not None, releases=releases))
         elif exact and len(meant) == 1 and flag.replace("_", "-") == name:
             choices = exact.choices.get(meant.pop(), ())
             found += (
-                FlagFault(flag=flag, value=one, near=near, certain=True, releases=tuple(known))
+                FlagFault(flag=flag, value=one, near=near, certain=True, releases=releases)
                 for one, near in _refused(value, choices)
             )
     return tuple(found)
+
+
+def _next_to(engine: str, version: str) -> dict[str, _Table]:
+    """The newest known release up to a version and the oldest after it; of a version without an order the two newest."""
+    known = _releases(engine)
+    if len(known) < 2:
+        return known
+    older = [release for release in known if is_within(version, f">={release}")]
+    newer = [release for release in known if is_within(version, f"<={release}")]
+    near_by = dict.fromkeys([*older[-1:], *newer[:1]] or [*known][-2:])
+    return {release: known[release] for release in near_by}
 
 
 def _refused(value: str, choices: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -32,10 +32,23 @@ def test_of_a_release_that_is_not_known_only_doubts_are_found():
     ((flag, near, certain),) = found("--no-such-thing-at-all", version="0.28.0")
     assert (flag, near, certain) == ("--no-such-thing-at-all", (), False)
     (one,) = flag_faults("vllm", "0.28.0", {"--no-such-thing-at-all": ""})
-    assert one.releases[:2] == ("0.19", "0.32")
-    assert one.model_copy(update={"releases": ("0.19", "0.32")}).words("vllm", "0.28.0") == (
+    assert one.releases == ("0.19", "0.32")
+    assert one.words("vllm", "0.28.0") == (
         "--no-such-thing-at-all is no flag of vLLM 0.19 and 0.32, the releases whose flags are known"
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "certain"), [("0.15.1", None), ("0.28.0", False), ("0.33.0", False), ("", False)]
+)
+def test_a_flag_that_later_releases_have_no_more_is_found(version, certain):
+    """`--swap-space` went between 0.15 and 0.19: a build whose release is not known is one of the newer ones."""
+    assert [found[2] for found in found("--swap-space", version=version)] == [certain] * (certain is not None)
+
+
+def test_releases_next_to_one_are_searched():
+    (one,) = flag_faults("vllm", "0.13.0", {"--no-such-thing-at-all": ""})
+    assert one.releases == ("0.12", "0.15")
 
 
 def test_an_engine_without_lists_is_not_judged():
