@@ -1,7 +1,8 @@
 """vLLM: argv, environment and files per rank.
 
-Flags are those of `vllm serve` 0.32 (present in 0.15.1 and 0.11.1 too, but for those with a range). Ranks are joined by vLLM's own multi-node mode (`--nnodes`), not
-by Ray: every rank gets the same arguments but for its number, and ranks above 0 are headless.
+Flags are those of `vllm serve` 0.32 (0.11.1 has them too, but for those with a range). Ranks are joined by vLLM's own
+multi-node mode (`--nnodes`), not by Ray: every rank gets the same arguments but for its number, and ranks above 0 are
+headless.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ QUANTIZATIONS = {"gptq-int4": "gptq_marlin", "gptq-int8": "gptq_marlin"}
 (field report 004); vLLM reads every other format from the checkpoint."""
 
 _UNQUIET = parse_range("<0.16")
-"""Releases without `--disable-access-log-for-endpoints` (the parsers of 0.11.1, 0.12.0 and 0.15.1 refuse it, 0.16.0 has it). A
+"""Releases without `--disable-access-log-for-endpoints`: parsers of 0.11.1, 0.12.0 and 0.15.1 refuse it, 0.16.0 has it. A
 build whose release is not known is newer."""
 
 

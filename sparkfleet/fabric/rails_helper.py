@@ -283,7 +283,7 @@ WantedBy=multi-user.target nftables.service
 
 
 def replace_file(file: Path, text: str, mode: int) -> None:
-    """Write a file whose content is on the disk before it has its name: a Spark may be switched off right after."""
+    """Write a file whose content is on the disk before it has its name, and then the name: a Spark may be switched off."""
     fresh = file.with_suffix(".sparkfleet-new")  # not .yaml: netplan does not read it
     fresh.touch(mode=mode)
     fresh.chmod(mode)
@@ -292,6 +292,11 @@ def replace_file(file: Path, text: str, mode: int) -> None:
         opened.flush()
         os.fsync(opened.fileno())
     fresh.replace(file)
+    directory = os.open(file.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def run(*argv: str) -> str:

@@ -13,7 +13,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: 
     A missing directory is created (0700). An empty directory in the place of `path` is removed: docker makes one for a
     file that it mounts and that is not there. Raises OSError.
     """
-    make_private(path.parent)
+    make_private(path.parent, durable=durable)
     beside = path.with_name(f".{path.name[:64]}.{os.urandom(4).hex()}")
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -28,6 +28,8 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: 
         except IsADirectoryError:
             _remove_empty(path)
             beside.replace(path)
+        if durable:
+            sync_directory(path.parent)
     except BaseException as error:
         beside.unlink(missing_ok=True)
         # That of a full disk: a write has no name.
@@ -43,9 +45,30 @@ def _remove_empty(directory: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(directory)) from None
 
 
-def make_private(directory: Path) -> None:
-    """Create a directory and its missing parents, 0700 each. Existing ones are not changed. Raises OSError."""
+def make_private(directory: Path, *, durable: bool = False) -> None:
+    """Create a directory and its missing parents, 0700 each; if `durable`, also for after a power cut.
+
+    Existing ones are not changed. Raises OSError.
+    """
     if directory.is_dir():
         return
-    make_private(directory.parent)
+    make_private(directory.parent, durable=durable)
     directory.mkdir(mode=0o700, exist_ok=True)
+    if durable:
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Return when the names in a directory are on the disk: a file that is there may still have its former name, or none.
+
+    Raises OSError. A file system that cannot do this for directories, as some in user space, is left to itself.
+    """
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            error.filename = error.filename or str(directory)
+            raise
+    finally:
+        os.close(fd)

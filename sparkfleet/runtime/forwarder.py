@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,10 @@ _HEAD_BYTES = 64 << 10
 _HEAD_S = 10.0
 """Time limit for the first request's head; the gateway sends it in one piece."""
 _CLOSE_S = 5.0
-_STRANGERS = 128
-"""Connections at once that have sent no token yet: more are closed."""
+_STRANGERS = 256
+"""Connections at once that have sent no token yet. A further one ends the oldest of the address that has the most, so that
+nobody else's silence closes a connection of the gateway. More than the streams that it opens to one engine at once; each is
+one of the process's 1,024 files."""
 _CHUNK = 256 << 10
 _REFUSED = (
     b"HTTP/1.1 401 Unauthorized\r\ncontent-type: application/json\r\ncontent-length: 25\r\nconnection: close\r\n\r\n"
@@ -51,7 +54,8 @@ class Forwarder:
     def __init__(self, order: ForwardOrder) -> None:
         self._order = order
         self._server: asyncio.Server | None = None
-        self._strangers = 0
+        self._strangers: dict[asyncio.Task[Any], str] = {}
+        """The tasks of connections that have sent no token yet, and their addresses; oldest first."""
         self._open: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
@@ -86,14 +90,12 @@ class Forwarder:
             await _closed(writer)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._strangers >= _STRANGERS:
-            return
-        self._strangers += 1
+        task = self._admit_stranger(writer)
         try:
             async with asyncio.timeout(_HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")
         finally:
-            self._strangers -= 1
+            self._strangers.pop(task, None)
         whole, metrics = self._admits(head)
         if not (whole or metrics):
             await _respond(writer, _REFUSED)
@@ -105,6 +107,18 @@ class Forwarder:
             return
         to_engine.write(head if whole else self._metrics_request())
         await _both_ways(reader, writer, from_engine, to_engine)
+
+    def _admit_stranger(self, writer: asyncio.StreamWriter) -> asyncio.Task[Any]:
+        task = asyncio.current_task()
+        assert task is not None, "the server runs this in a task"
+        if len(self._strangers) >= _STRANGERS:
+            ((address, _),) = Counter(self._strangers.values()).most_common(1)
+            oldest = next(one for one, of in self._strangers.items() if of == address)
+            del self._strangers[oldest]
+            oldest.cancel()
+        peer = writer.get_extra_info("peername")
+        self._strangers[task] = str(peer[0]) if peer else ""
+        return task
 
     def _admits(self, head: bytes) -> tuple[bool, bool]:
         """(true if the connection may be used, true if it gets the metrics page)."""

@@ -53,10 +53,15 @@ def is_sealed(value: str) -> bool:
 def is_setting(name: str) -> bool:
     """True for a variable that stays readable: a setting of an engine or a library, by its name.
 
-    Any other value may be a secret. `MAX_TOKENS` is a number.
+    Any other value may be a secret.
     """
-    rest = name.replace("MAX_TOKENS", "")
-    return name.startswith(_SETTINGS) and not any(word in rest for word in _SECRETS)
+    return name.startswith(_SETTINGS) and not names_secret(name)
+
+
+def names_secret(name: str) -> bool:
+    """True for a variable whose name is that of a secret. `MAX_TOKENS` and `TOKENIZERS_PARALLELISM` are none."""
+    rest = name.replace("MAX_TOKENS", "").replace("TOKENIZER", "")
+    return any(word in rest for word in _SECRETS)
 
 
 class EnvSealer:

@@ -269,7 +269,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(netplan, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(backend.file.exists()))
     backend.apply([PORT])
-    assert synced == [False]
+    assert synced == [False, True], "its bytes, then its name"
 
 
 def test_only_one_change_at_a_time_and_only_by_its_token(change):

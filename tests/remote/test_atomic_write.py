@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +68,37 @@ def test_an_empty_directory_in_the_place_of_a_file_is_replaced_and_a_full_one_is
         write_atomically(full, b"{}")
     assert caught.value.filename == str(full)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["full", "role.json"]
+
+
+def test_the_name_is_on_the_disk_as_well_before_the_call_returns(tmp_path, monkeypatch):
+    """Of the file alone, a power cut could leave the former one, or none."""
+    order, fsync, replace = [], os.fsync, Path.replace
+
+    def synced(fd):
+        order.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    def replaced(path, target):
+        order.append("named")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    path = tmp_path / "a" / "b" / "file"
+    write_atomically(path, b"new", durable=True)
+    content = order.pop(2)
+    assert content.name.startswith(".file.")
+    assert order == [tmp_path, tmp_path / "a", "named", tmp_path / "a" / "b"]
+
+
+def test_a_file_system_without_that_is_left_to_itself(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def of_files_only(fd):
+        if Path(os.readlink(f"/proc/self/fd/{fd}")).is_dir():
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", of_files_only)
+    write_atomically(tmp_path / "file", b"new", durable=True)
+    assert (tmp_path / "file").read_bytes() == b"new"

@@ -119,17 +119,31 @@ async def test_two_tokens_are_none():
         assert got == []
 
 
-async def test_who_sends_no_request_is_cut_and_cannot_keep_others_out(monkeypatch):
+async def test_who_sends_no_request_is_cut(monkeypatch):
     monkeypatch.setattr(forwarder, "_HEAD_S", 0.2)
-    monkeypatch.setattr(forwarder, "_STRANGERS", 2)
     async with forwarded() as (port, _):
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
-        assert await ask(port, request(token="tok")) == b"", "no more strangers at once"
-        for reader, writer in idle:
-            with suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), 2) == b""
-            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), 2) == b""
+        writer.close()
+
+
+async def test_silent_connections_of_others_keep_nobody_out(monkeypatch):
+    """The oldest of the address that has the most is ended: neither the newest, nor the only one of another address."""
+    monkeypatch.setattr(forwarder, "_STRANGERS", 3)
+    async with forwarded() as (port, _):
+        slow = await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.3", 0))
+        silent = [
+            await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(2)
+        ]
         assert await ask(port, request(token="tok")) == ANSWER
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(silent[0][0].read(), 2) == b""
+        for reader, writer in (slow, silent[1]):
+            writer.write(request(token="tok"))
+            assert await asyncio.wait_for(reader.read(65536), 2) == ANSWER
+            writer.close()
+        silent[0][1].close()
 
 
 async def test_a_head_without_an_end_is_cut():

@@ -16,6 +16,7 @@ from sparkfleet.controlplane.store_safety.mark import read_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
 from sparkfleet.errors import ControlError
 from sparkfleet.group.group_name import GroupKey
+from sparkfleet.remote.atomic_write import sync_directory
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.fields import quote
 
@@ -90,6 +91,7 @@ def copy_database(source: Path, target: Path) -> None:
             raise StoreError(StoreFault.UNREADABLE, f"The store {source} is damaged: {verdict}.")
     with target.open("rb") as file:
         os.fsync(file.fileno())
+    sync_directory(target.parent)
 
 
 def copies(paths: FleetPaths) -> tuple[StoreCopy, ...]:

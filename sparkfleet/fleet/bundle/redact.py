@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from sparkfleet.runtime.sealed_env import names_secret
+
 _PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
 _TOKENS = re.compile(
     r"\b(?:sk-[A-Za-z0-9_-]{12,}|hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,})"
@@ -21,19 +23,23 @@ _SEALED = re.compile(r"\bsealed:\d+:[A-Za-z0-9+/=_-]+")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{8,}")
 _QUOTED = r"(?:\\*\"[^\"\n]*\"|'[^'\n]*'(?:\"'\"'[^'\n]*')*)"
 """A text in quotes, also escaped ones, and as `shlex.quote` writes one with an apostrophe."""
+_VALUE = rf"(\[\s*(?:{_QUOTED}[\s,]*)+\]?|\[[^\]\n]*\]?|(?:\w+\(?)?{_QUOTED}|[^\s,;}}\])\"']+)"
+"""A value, or a list of values."""
+_NAMES = "password|passwd|passphrase|secret|credentials?|(?:api|access|private)[_-]?key"
 _ASSIGNED = re.compile(
-    r"(?i)(\b[a-z0-9_.-]*(?:password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token|\btoken)\b\\*[\"']?\s*[:=]\s*)"
-    rf"(\[\s*(?:{_QUOTED}[\s,]*)+\]?|\[[^\]\n]*\]?|(?:\w+\(?)?{_QUOTED}|[^\s,;}}\])\"']+)"
+    rf"(?i)(\b[a-z0-9_.-]*(?:{_NAMES}|(?:^|[_-])(?:token|pass)|\btoken)\b\\*[\"']?\s*[:=]\s*){_VALUE}"
 )
 """A field whose name is that of a secret, and its value or list of values. `max_tokens` is none: its name goes on."""
+_VARIABLE = re.compile(rf"(\b([A-Z][A-Z0-9_]{{2,}})\\*[\"']?\s*[:=]\s*){_VALUE}")
+"""A variable, and its value. Every name is replaced whose value `EnvSealer` would seal as that of a secret."""
 _OPTION = re.compile(
-    r"(?i)((?<![\w-])--?(?:[a-z0-9_.-]*[_.-])?(?:password|passwd|secret|api[_-]?key|access[_-]?key|token)"
+    rf"(?i)((?<![\w-])--?(?:[a-z0-9_.-]*[_.-])?(?:{_NAMES}|token)"
     r"(?:[ \t]+|\\*[\"']?\s*,\s*|\\*[\"']?[ \t]*\n[ \t]*-[ \t]+))"
     rf"(?!-)({_QUOTED}|(?:(?<=[ \t])[^\s\"']+|[^\s,\]\"']+))"
 )
 """An option with the name of a secret, and its value: in a command line, or the next element of a list, as JSON or YAML."""
 _URL_PASSWORD = re.compile(r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s:/@\"']*:)[^\s/@\"']+(?=@)")
-_SECRET_FIELD = re.compile(r"(?i)password|passwd|secret|api[_-]?key|access[_-]?key|(?:^|[_-])token$")
+_SECRET_FIELD = re.compile(rf"(?i){_NAMES}|(?:^|[_-])(?:token|pass)$")
 _SECRET_HEX = re.compile(r"(?<!sha256:)(?<![0-9A-Fa-f-])[0-9a-f]{64}(?![0-9A-Fa-f])")
 """Our own secrets. A digest of an image has the same form and is named as one."""
 _SSH_KEY = re.compile(r"\b(SHA256:|(?:ssh|ecdsa)-[a-z0-9-]+\s+)([A-Za-z0-9+/]{40,}=*)")
@@ -119,6 +125,7 @@ class Redactor:
         ):
             text, count = pattern.subn(form, text)
             self.counts[kind] += count
+        text = _VARIABLE.sub(self._variable, text)
         for pattern, kind in (
             (_SSH_KEY, "key"),
             (_SERIAL, "serial"),
@@ -144,7 +151,7 @@ class Redactor:
     def document(self, value: Any, field: str = "") -> Any:
         """A JSON value, each of its texts without secrets and identities. Names of fields stay."""
         match value:
-            case str() if value and _SECRET_FIELD.search(field):
+            case str() if value and _is_secret(field):
                 self.counts["secret"] += 1
                 return "<secret>"
             case str():
@@ -158,6 +165,12 @@ class Redactor:
             case dict():
                 return {self.text(str(key)): self.document(one, str(key)) for key, one in value.items()}
         return value
+
+    def _variable(self, found: re.Match[str]) -> str:
+        if found[3] == "<secret>" or not names_secret(found[2]):
+            return found[0]
+        self.counts["secret"] += 1
+        return f"{found[1]}<secret>"
 
     def _alias(self, kind: str) -> Callable[[re.Match[str]], str]:
         return lambda found: self._named(kind, found[0].lower())
@@ -214,6 +227,10 @@ class Redactor:
             return "::ffff:" + _IPV4.sub(self._ipv4, str(address.ipv4_mapped))
         kind = "fe80::" if address.is_link_local else ""
         return kind + self._named("ipv6", address.compressed)
+
+
+def _is_secret(field: str) -> bool:
+    return _SECRET_FIELD.search(field) is not None or (field.isupper() and names_secret(field))
 
 
 def _is_secret_option(word: Any) -> bool:

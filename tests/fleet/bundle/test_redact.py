@@ -71,6 +71,16 @@ DIGEST = "ab" * 32
         ("api_key=SecretStr('abc') token=b'abc'", "api_key=<secret>) token=<secret>"),
         ("redis://u:a:b!@cache:6379", "redis://u:<secret>@cache:6379"),
         (
+            'SMTP_PASS=a DB_CREDENTIAL=b REGISTRY_AUTH=\'c d\' SECRET_KEY_BASE=e PRIVATE_KEY=f "WANDB_KEY": "g"',
+            "SMTP_PASS=<secret> DB_CREDENTIAL=<secret> REGISTRY_AUTH=<secret> SECRET_KEY_BASE=<secret> PRIVATE_KEY=<secret>"
+            ' "WANDB_KEY": <secret>',
+        ),
+        ("passphrase: abc, smtp_pass: x", "passphrase: <secret>, smtp_pass: <secret>"),
+        (
+            "TOKENIZERS_PARALLELISM=false VLLM_MAX_TOKENS=3 NCCL_DEBUG=INFO pass: 2 keys: 3",
+            "TOKENIZERS_PARALLELISM=false VLLM_MAX_TOKENS=3 NCCL_DEBUG=INFO pass: 2 keys: 3",
+        ),
+        (
             "--max-tokens 30 --tokenizer x --api-key --port 8 --password-file /p the secret is out",
             "--max-tokens 30 --tokenizer x --api-key --port 8 --password-file /p the secret is out",
         ),
@@ -146,3 +156,13 @@ def test_a_command_in_a_document_loses_the_values_of_secret_options():
         "api_token": ["<secret>", "<secret>"],
         "mixed": [1, "x", None],
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["SMTP_PASS", "DB_CREDENTIAL", "REGISTRY_AUTH", "PRIVATE_KEY", "SECRET_KEY_BASE"]
+)
+def test_each_name_whose_value_is_sealed_as_a_secret_is_replaced(name):
+    redactor = Redactor()
+    assert redactor.text(f"{name}=abc") == f"{name}=<secret>"
+    assert redactor.document({name: "abc"}) == {name: "<secret>"}
+    assert redactor.counts["secret"] == 2

@@ -103,7 +103,8 @@ def test_the_secrets_of_the_head_are_on_the_disk_before_they_have_their_names(pa
     synced = []
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(paths.engine_secret.exists()))
     paths.take(ray_token="", engine_secret="a" * 64)
-    assert (paths.read_engine_secret(), synced) == ("a" * 64, [False])
+    assert paths.read_engine_secret() == "a" * 64
+    assert synced[-2:] == [False, True], "its bytes, then its name"
 
 
 def test_the_api_token_is_read_without_its_newline_and_its_error_has_its_own_remedy(paths):

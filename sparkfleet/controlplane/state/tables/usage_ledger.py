@@ -18,6 +18,9 @@ KEEP_DAYS = 400
 that is years ahead for one request may end none."""
 MARK_DAYS = 60
 """Days for which a replica's last totals are kept: twice as long as its file (gateway/accounting/usage_journal.py)."""
+MARK_REPLICAS = 200
+"""Replicas whose last totals are kept for longer: after one write under a clock that is months ahead those of the others
+would be added again."""
 
 _NOTHING = (0, 0, 0, 0)
 
@@ -27,6 +30,10 @@ requests = requests + excluded.requests, uncounted = uncounted + excluded.uncoun
 input = input + excluded.input, output = output + excluded.output
 """
 _MARK = "INSERT OR REPLACE INTO usage_marks VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_FORGET_MARKS = """
+DELETE FROM usage_marks WHERE at < ? AND replica NOT IN
+(SELECT replica FROM usage_marks GROUP BY replica ORDER BY MAX(at) DESC LIMIT ?)
+"""
 _FORGET = """
 DELETE FROM usage WHERE day < ? AND day NOT IN (SELECT DISTINCT day FROM usage ORDER BY day DESC LIMIT ?)
 """
@@ -103,7 +110,7 @@ class UsageLedger:
             self._db.execute(_MARK, (replica, one.key, one.model, *totals_now, now))
         # A key that rests while another is used keeps its mark: without it, its totals would be added again.
         self._db.execute("UPDATE usage_marks SET at = ? WHERE replica = ?", (now, replica))
-        self._db.execute("DELETE FROM usage_marks WHERE at < ?", (now - MARK_DAYS * 86400,))
+        self._db.execute(_FORGET_MARKS, (now - MARK_DAYS * 86400, MARK_REPLICAS))
         self._db.execute(_FORGET, (_days_ago(now, KEEP_DAYS), KEEP_DAYS))
 
 

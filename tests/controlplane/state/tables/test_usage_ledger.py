@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from sparkfleet.cli.clients.usage import sums
 from sparkfleet.controlplane.state import schema
 from sparkfleet.controlplane.state.store import Store
-from sparkfleet.controlplane.state.tables.usage_ledger import KEEP_DAYS, MARK_DAYS, UsageRow, day_of
+from sparkfleet.controlplane.state.tables.usage_ledger import (
+    KEEP_DAYS,
+    MARK_DAYS,
+    MARK_REPLICAS,
+    UsageRow,
+    day_of,
+)
 from sparkfleet.gateway.accounting.usage_journal import OLDEST_DAYS
 from sparkfleet.gateway.report import KeyUsage
 
@@ -97,8 +103,6 @@ def test_days_are_apart_and_old_ones_end(store: Store, clock: Clock) -> None:
     store.usage.add("g2", [total(1)])
     store.execute("DELETE FROM usage WHERE requests = 0")
     assert [row.requests for row in store.usage.last_days(10 * KEEP_DAYS)] == [1]
-    store.usage.add("g1", [total(1)])  # the same name years later, with smaller totals
-    assert [row.requests for row in store.usage.last_days(1)] == [2]
 
 
 def test_an_older_store_gets_its_tables(tmp_path: Path) -> None:
@@ -143,3 +147,25 @@ def test_a_clock_that_is_years_ahead_for_one_request_ends_no_day(store: Store, c
     clock.now -= 3 * 365 * DAY
     store.usage.add("g1", [total(5)])
     assert sum(row.requests for row in store.usage.last_days(10)) == 5
+
+
+def test_a_clock_that_is_months_ahead_for_one_request_adds_no_replica_again(
+    store: Store, clock: Clock
+) -> None:
+    store.usage.add("g1", [total(100)])
+    clock.now += (MARK_DAYS + 1) * DAY
+    store.usage.add("g2", [total(1)])
+    clock.now -= (MARK_DAYS + 1) * DAY
+    store.usage.add("g1", [total(100)])
+    store.usage.add("g2", [total(1)])
+    assert sum(row.requests for row in store.usage.last_days(KEEP_DAYS)) == 101
+
+
+def test_totals_of_replicas_that_ended_long_ago_are_forgotten(store: Store, clock: Clock) -> None:
+    for replica in range(MARK_REPLICAS + 20):
+        store.usage.add(f"g{replica}", [total(1)])
+        clock.now += DAY
+    store.usage.add("g0", [total(1)])
+    assert sum(row.requests for row in store.usage.last_days(KEEP_DAYS)) == MARK_REPLICAS + 21, (
+        "it is a new one"
+    )
