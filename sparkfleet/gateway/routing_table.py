@@ -59,6 +59,10 @@ class FormerKey(Value):
     until: float
 
 
+PASSING_KEY = "sparkfleet-ask-"
+"""Beginning of the names of keys that a command makes for itself and revokes at its end."""
+
+
 class KeyEntry(Value):
     """An API key as it is stored: the key itself is shown once, when it is created, and never stored."""
 
@@ -71,6 +75,11 @@ class KeyEntry(Value):
     """The digest before the last rotation, while it is accepted."""
     earlier: tuple[FormerKey, ...] = ()
     """The digests before that one, each while it is accepted."""
+
+    @property
+    def passing(self) -> bool:
+        """True for a key of one command. Nobody has to renew it."""
+        return self.name.startswith(PASSING_KEY)
 
     @cached_property
     def digests(self) -> tuple[tuple[str, float], ...]:

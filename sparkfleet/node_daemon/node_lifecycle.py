@@ -47,9 +47,9 @@ from sparkfleet.gateway.access.certificates import check_files
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.engine_prestart import start_engines
 from sparkfleet.node_daemon.left_ray import RayProcess, left_worker
+from sparkfleet.node_daemon.metrics_token_file import write_metrics_token
 from sparkfleet.node_daemon.role_guard import require_no_other_head
 from sparkfleet.node_daemon.start_controller import RAY_START_S, no_answer, start_controller
-from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.state_probe import listens
@@ -111,7 +111,7 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         check_port(address, own=request.beside)  # an entry of the fleet may have it until the head has moved
         check_certificate(address)
         token = metrics_token(paths.read_token_secrets().for_metrics.encode())
-        write_atomically(paths.metrics_token, token.encode())
+        write_metrics_token(paths, token)
         prepare_tls(paths, address.ray.rpartition(":")[0], address.term)
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))

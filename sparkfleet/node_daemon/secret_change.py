@@ -8,7 +8,6 @@ and renews Ray's token, too.
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
 from typing import Any
 
@@ -17,6 +16,7 @@ from sparkfleet.controlplane.state.head_address import read_address
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.gateway.access.keys import metrics_token
 from sparkfleet.node_daemon.error_answer import error_answer
+from sparkfleet.node_daemon.metrics_token_file import write_metrics_token
 from sparkfleet.node_daemon.node_lifecycle import alone
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -66,7 +66,7 @@ def _begin(paths: FleetPaths) -> None:
 
 def _finish(paths: FleetPaths) -> None:
     tokens = paths.read_token_secrets().finished()
-    _write_metrics_token(paths, metrics_token(tokens.current.encode()))
+    write_metrics_token(paths, metrics_token(tokens.current.encode()))
     write_atomically(paths.engine_tokens, tokens.text().encode(), durable=True)
     paths.former_api_tokens.unlink(missing_ok=True)
 
@@ -84,16 +84,6 @@ def _renew(paths: FleetPaths) -> None:
     for path in (paths.api_token, paths.ray_token):
         write_atomically(path, secrets.token_hex(SECRET_BYTES).encode(), durable=True)
     paths.former_api_tokens.unlink(missing_ok=True)
-
-
-def _write_metrics_token(paths: FleetPaths, token: str) -> None:
-    """Writes into the file itself: a Prometheus in a container has this file, not its name."""
-    if not paths.metrics_token.exists():
-        write_atomically(paths.metrics_token, token.encode())
-        return
-    with paths.metrics_token.open("r+b", buffering=0) as file:
-        file.write(token.encode())
-        os.fsync(file.fileno())
 
 
 def _take(paths: FleetPaths, text: str) -> None:

@@ -499,7 +499,7 @@ KEY_EXPIRES = _controller(
     "key_expires_seconds",
     "timestamp",
     "key",
-    "When an API key expires, Unix seconds; absent for a key that does not.",
+    "When an API key expires, Unix seconds; absent for a key that does not, and for that of one command (`ask`, `bench`).",
 )
 CATALOGUE: tuple[MetricSpec, ...] = tuple(one for one in list(vars().values()) if isinstance(one, MetricSpec))
 """Every metric, in the order of this file."""

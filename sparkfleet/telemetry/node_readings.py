@@ -132,11 +132,10 @@ class NodeReader:
         )
 
     def read_slow(self) -> SlowReadings:
-        """Reads GPU, temperature, disks and the kernel's log; takes up to seconds."""
+        """Reads GPU, temperature and the kernel's log; takes up to seconds. Disks are apart: `read_disks`."""
         return SlowReadings(
             gpus=_gpus(),
             temperature_c=self._temperature(),
-            disks=_disks(),
             kernel=self._kernel_log(),
             kernel_log_readable=self._log_readable,
             booted=time.time() - time.monotonic(),
@@ -238,7 +237,8 @@ def _kernel_log(since_s: float | None = None, after: float = 0.0) -> KernelLog:
     return ReadKernelLog.answer(code, ReadKernelLog.later(out, after), err)
 
 
-def _disks() -> dict[str, DiskSpace]:
+def read_disks() -> dict[str, DiskSpace]:
+    """Space of the disks by name (`catalogue.PLACES`). Does not return as long as one of them hangs: a NAS that is away."""
     return {name: space for name, path in _places().items() if (space := _space(path)) is not None}
 
 

@@ -31,6 +31,7 @@ from sparkfleet.runtime.files.log_retention import prune
 from sparkfleet.runtime.files.state_files import spoilt_files, start_bar, stopped_words
 from sparkfleet.runtime.process_runtime import ProcessRuntime
 from sparkfleet.specs.inventory import Inventory
+from sparkfleet.telemetry.disk_reader import DiskReader
 from sparkfleet.telemetry.node_readings import (
     SLOW_EVERY_S,
     NodeReader,
@@ -216,6 +217,7 @@ class NodeAgent:
         self._paths = FleetPaths.of_this_process()
         self._runtime = ProcessRuntime(self._paths.run, self._paths.label)
         self._reader = NodeReader()
+        self._disks = DiskReader()
         self._slow = SlowReadings()
         self._slow_at = -SLOW_EVERY_S
         # A worker's parent is its raylet: it has the environment of Ray's start, a worker more than that.
@@ -247,7 +249,7 @@ class NodeAgent:
         try:
             slow = await asyncio.to_thread(self._reader.read_slow)
             ranks = await asyncio.to_thread(memory_of_ranks, await self._runtime.list())
-            self._slow = slow.model_copy(update={"ranks": ranks})
+            self._slow = slow.model_copy(update={"ranks": ranks, "disks": await self._disks.read()})
         except Exception:  # the next attempt may work; old readings would look like new ones
             log.exception("GPU, disks, kernel log and the ranks' memory could not be read")
             self._slow = SlowReadings()

@@ -51,9 +51,9 @@ def fleet_samples(
 
 
 def key_samples(keys: Iterable[KeyEntry]) -> Iterator[Sample]:
-    """Expiry of each API key; keys without one are left out."""
+    """Expiry of each API key; keys without one are left out, and those of commands, for which no reminder is needed."""
     for key in keys:
-        if key.limits.expires is not None:
+        if key.limits.expires is not None and not key.passing:
             yield sample(c.KEY_EXPIRES, key.name, value=key.limits.expires)
 
 

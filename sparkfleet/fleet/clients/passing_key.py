@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.errors import ControlError, SparkfleetError
-from sparkfleet.gateway.routing_table import KeyLimits
+from sparkfleet.gateway.routing_table import PASSING_KEY, KeyLimits
 
 LASTS_S = 900.0
 """`lasts_s` of a key for one question."""
 AT_ONCE = 9
 """Commands that may have such a key at once. Their names are few, because usage is counted and exported by name."""
-_NAME = re.compile(r"sparkfleet-ask-[1-9]")
+_NAME = re.compile(rf"{PASSING_KEY}[1-9]")
 
 
 def key_for(
@@ -56,7 +56,7 @@ async def passing_key(
 
 async def _make(client: FleetClient, limits: KeyLimits) -> tuple[str, str]:
     for number in range(1, AT_ONCE + 1):
-        name = f"sparkfleet-ask-{number}"
+        name = f"{PASSING_KEY}{number}"
         if name in {row.name for row in await client.keys()}:
             continue
         try:

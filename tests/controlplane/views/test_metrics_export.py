@@ -161,6 +161,9 @@ async def test_what_is_deleted_is_no_longer_exported(world):
 async def test_a_key_shows_when_it_expires(world):
     await world.controller.keys.create("forever")
     await world.controller.keys.create("guest", KeyLimits(expires=2e9))
+    await world.controller.keys.create(
+        "sparkfleet-ask-1", KeyLimits(expires=2e9)
+    )  # of a command: nobody renews it
     page = generate_latest(world.metrics.registry).decode()
     assert [line for line in page.splitlines() if line.startswith("sparkfleet_key_expires")] == [
         'sparkfleet_key_expires_seconds{key="guest"} 2e+09'
