@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -244,13 +245,30 @@ def _forget_last_cluster(paths: FleetPaths) -> None:
 
 
 def check_port(address: HeadAddress, own: bool = False) -> None:
-    """Raises ControlError if another program has the endpoint's port. `own`: this fleet's gateway or entry may have it."""
-    if not _is_free(address.gateway_host, address.gateway_port, own):
+    """Raises ControlError if the gateway could not listen at the endpoint's address, as another program does, or as the
+    address is not this node's. `own`: this fleet's gateway or entry may have it."""
+    host, port = address.gateway_host, address.gateway_port
+    fault = _bind_fault(host, port, own)
+    if fault is None:
+        return
+    means = "The endpoint cannot listen there, so nothing was changed."
+    if fault.errno == errno.EADDRINUSE:
         raise ControlError(
-            f"Port {address.gateway_port} on {address.gateway_host} is used by another program.",
-            means="The endpoint cannot listen there, so nothing was changed.",
+            f"Port {port} on {host} is used by another program.",
+            means=means,
             do="Stop that program, or set `gateway: {port: …}` in inventory.yaml (0: any free port).",
         )
+    if fault.errno == errno.EADDRNOTAVAIL:
+        raise ControlError(
+            f"{host}, the endpoint's address, is not an address of this node.",
+            means=f"{means} Right after a boot its network may not be up yet.",
+            do="`ip -brief address` on the node shows what it has; `gateway: {host: …}` in inventory.yaml names another one.",
+        )
+    raise ControlError(
+        f"The endpoint cannot listen on {host}:{port}: {fault.strerror}.",
+        means="Nothing was changed.",
+        do="Set `gateway: {host: …, port: …}` in inventory.yaml: ports below 1024 are root's.",
+    )
 
 
 def check_declared_ports(paths: FleetPaths, request: UpRequest) -> None:
@@ -275,16 +293,16 @@ def check_certificate(address: HeadAddress) -> None:
         check_files(Path(address.tls.cert), Path(address.tls.key))
 
 
-def _is_free(host: str, port: int, shared: bool) -> bool:
+def _bind_fault(host: str, port: int, shared: bool) -> OSError | None:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:  # the gateway listens so itself, perhaps on one of the addresses that `host` includes
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return False
-    return True
+        except OSError as error:
+            return error
+    return None
 
 
 def _start(paths: FleetPaths, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
