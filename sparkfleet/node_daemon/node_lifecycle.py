@@ -262,7 +262,7 @@ def check_port(address: HeadAddress, own: bool = False) -> None:
         raise ControlError(
             f"{host}, the endpoint's address, is not an address of this node.",
             means=f"{means} Right after a boot its network may not be up yet.",
-            do="`ip -brief address` on the node shows what it has; `gateway: {host: …}` in inventory.yaml names another one.",
+            do="`ip -brief address` on the node shows those it has; `gateway: {host: …}` in inventory.yaml names one.",
         )
     raise ControlError(
         f"The endpoint cannot listen on {host}:{port}: {fault.strerror}.",

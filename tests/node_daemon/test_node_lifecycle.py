@@ -1,6 +1,7 @@
 """Checks of a head before it starts."""
 
 import errno
+import re
 import socket
 
 import pytest
@@ -36,5 +37,5 @@ def test_any_other_reason_is_the_systems(monkeypatch):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(socket.socket, "bind", refused)
-    with pytest.raises(ControlError, match="cannot listen on 127.0.0.1:80: Permission denied"):
+    with pytest.raises(ControlError, match=re.escape("cannot listen on 127.0.0.1:80: Permission denied")):
         check_port(at("127.0.0.1", 80))
