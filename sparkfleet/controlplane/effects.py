@@ -21,7 +21,6 @@ from sparkfleet.controlplane.policy.actions import (
     GiveUp,
     GroupAction,
     KeepStanding,
-    KnowBoots,
     LadderStep,
     LoadDeployment,
     RememberFailure,
@@ -129,8 +128,6 @@ class Effects:
                 self._store.groups.begin_start(group, begun({}, nodes, self._fleet.nodes.boots))
             case BeginAttempt(group=group, nodes=nodes):
                 self._store.groups.begin_start(group, begun({}, nodes, self._fleet.nodes.boots))
-            case KnowBoots(group=group, boots=boots):
-                self._store.groups.begin_start(group, boots)
             case ForgetGroup(group=group):
                 self._store.groups.forget(group)
             case RememberFailure():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
 from sparkfleet.controlplane.policy.demand.memory_claims import waits_for_long
-from sparkfleet.controlplane.policy.pending_starts import learn_boots
+from sparkfleet.controlplane.policy.pending_starts import learnt_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
 from sparkfleet.controlplane.state.demand_cache import DemandCache
 from sparkfleet.controlplane.state.desired import Desired
@@ -43,11 +43,10 @@ class ObservedFleet:
 
     def see_nodes(self, nodes: Collection[NodeReport], began: float) -> None:
         """Takes a reading of the nodes; `began` is its start, on the monotonic clock."""
-        now = self.clocks()
-        self.nodes = self.nodes.seen(nodes, began, now)
+        self.nodes = self.nodes.seen(nodes, began, self.clocks())
         # At once: if a node goes down before the next round, its boot would never be known.
-        for known in learn_boots(FleetState(starts=self.store.groups.starts(), nodes=self.nodes), now):
-            self.store.groups.begin_start(known.group, known.boots)
+        for group, boots in learnt_boots(self.store.groups.starts(), self.nodes).items():
+            self.store.groups.begin_start(group, boots)
 
     def see_apps(self, apps: tuple[App, ...]) -> None:
         """Takes Ray Serve's list of the groups that exist."""

@@ -4,6 +4,7 @@ from control_values import deployment, plan
 from controller_world import World
 
 from sparkfleet.controlplane.state.desired import Standing
+from sparkfleet.controlplane.state.status import NodeReport
 
 
 def of_two_rungs():
@@ -27,3 +28,15 @@ async def test_a_new_controller_knows_the_rung_of_an_earlier_group_that_ends(tmp
     assert fleet.state().older == {}
     await world.controller.commands.remove("tiny", "me")
     assert fleet.state().ending.keys() == {("tiny", 1, 0)}, "also once it is deleted"
+
+
+async def test_a_reading_of_the_nodes_stores_boots_that_were_not_known_when_a_start_began(tmp_path):
+    """At once: if the node goes down before the next round, nobody would know that the start took it down."""
+    world, group = World(tmp_path), ("tiny", 1, 0)
+    world.store.groups.begin_start(group, {"this": "first", "that": ""})
+    reports = [
+        NodeReport(name="this", joined=True, boot="second"),
+        NodeReport(name="that", joined=True, boot="b"),
+    ]
+    world.controller.fleet.see_nodes(reports, 0.0)
+    assert world.store.groups.starts() == {group: {"this": "first", "that": "b"}}

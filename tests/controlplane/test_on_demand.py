@@ -195,6 +195,20 @@ async def test_down_up_and_delete_of_one_whose_edit_did_not_start(world, request
     assert world.store.groups.standings() == {}
 
 
+async def test_one_that_was_deleted_while_it_was_loaded_waits_for_a_request_when_it_is_applied_again(
+    world, requests
+):
+    await put(world)
+    await requests.report(in_flight=1, waiting=1)
+    await world.ready(1)
+    await world.controller.commands.remove("tiny", "me")
+    await world.controller.reconcile()
+    world.apps.apps.clear()
+    await put(world)
+    await requests.report(idle_s=5.0)
+    assert (len(world.apps.launches), status(world)) == (1, ("unloaded", "its next request starts it"))
+
+
 async def test_one_that_is_no_longer_on_demand_starts(world, requests):
     await put(world)
     await world.controller.commands.put(deployment(), plan(mid=10 * GIB), "me")

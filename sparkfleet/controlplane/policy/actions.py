@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -71,13 +70,6 @@ class FailAttempt(GroupAction):
 @dataclass(frozen=True, kw_only=True)
 class ForgetGroup(GroupAction):
     """Remove the ladder position and the start attempt of a group that no longer exists."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnowBoots(GroupAction):
-    """Store boot ids of nodes that were not known when a start began."""
-
-    boots: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

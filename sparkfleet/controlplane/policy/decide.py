@@ -20,7 +20,7 @@ from sparkfleet.controlplane.policy.lost_starts import count_lost_starts
 from sparkfleet.controlplane.policy.memory_admission import depends_on_memory, wait_for_memory
 from sparkfleet.controlplane.policy.memory_retry import refused, retry_refused
 from sparkfleet.controlplane.policy.older_groups import end_older
-from sparkfleet.controlplane.policy.pending_starts import end_barred, learn_boots
+from sparkfleet.controlplane.policy.pending_starts import end_barred
 from sparkfleet.controlplane.policy.rollout import (
     forget_ended,
     forgets_later,
@@ -35,7 +35,6 @@ from sparkfleet.controlplane.policy.state_after import after
 
 RULES: tuple[Callable[[FleetState, Now], Sequence[Action]], ...] = (
     forget_ended,
-    learn_boots,
     count_lost_starts,
     end_unloaded_starts,
     end_barred,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sparkfleet.controlplane.policy.actions import Action, EndAttempt, KnowBoots, WaitForBoots
+from sparkfleet.controlplane.policy.actions import Action, EndAttempt, WaitForBoots
 from sparkfleet.controlplane.policy.state import FleetState, Now, SeenNodes
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
@@ -30,18 +30,15 @@ SILENT_S = RAY_GONE_S + 5.0
 """Time to wait for a silent node after a failed start."""
 
 
-def learn_boots(state: FleetState, now: Now) -> list[KnowBoots]:
-    """Stores the boot ids of nodes that were away when a start began and have joined since."""
-    boots = state.nodes.boots
-    learnt = {
-        group: {node: boots[node] for node, boot in begun.items() if not boot and boots.get(node)}
-        for group, begun in state.starts.items()
+def learnt_boots(
+    starts: Mapping[GroupKey, Mapping[str, str]], nodes: SeenNodes
+) -> dict[GroupKey, dict[str, str]]:
+    """Boot ids of nodes that were away when a start began and have joined since, for each such start."""
+    found = {
+        group: {node: nodes.boots[node] for node, boot in begun.items() if not boot and nodes.boots.get(node)}
+        for group, begun in starts.items()
     }
-    return [
-        KnowBoots(group=group, boots=known, reason=f"{', '.join(sorted(known))} reported its boot id")
-        for group, known in learnt.items()
-        if known
-    ]
+    return {group: known for group, known in found.items() if known}
 
 
 def end_barred(state: FleetState, now: Now) -> list[Action]:

@@ -18,7 +18,6 @@ from sparkfleet.controlplane.policy.actions import (
     ForgetLoad,
     GiveUp,
     KeepStanding,
-    KnowBoots,
     LadderStep,
     LoadDeployment,
     NextRung,
@@ -137,8 +136,6 @@ def _starts(state: FleetState, action: Action) -> Starts:
             return {**starts, group: begun({}, nodes, boots)}
         case BeginAttempt(group=group, nodes=nodes):
             return {**starts, group: begun(starts.get(group, {}), nodes, boots)}
-        case KnowBoots(group=group) if group in starts:
-            return {**starts, group: begun(starts[group], action.boots, action.boots)}
         case EndAttempt(group=group) | GiveUp(group=group) | ForgetGroup(group=group):
             return _without(starts, group)
     return starts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sparkfleet.controlplane.state.status import AppStatus
 from sparkfleet.engines.failure_signatures import Diagnosis
@@ -47,5 +47,7 @@ class SimulatedApp:
     """A controller answered when its start began, and its nodes had reported: it is known if it takes one down."""
     retired_at: float = 0.0
     """Moment at which it was retired, if its status is that, simulated seconds."""
+    starved: list[float] = field(default_factory=list)
+    """Moments at which its memory ran out while it served, since it was deployed, simulated seconds."""
     stalled: bool = False
     """Its actor does nothing for now: it sends no report."""

@@ -17,6 +17,7 @@ from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.lab.simulation.checks import invariants, node_invariants, settled_invariants
 from sparkfleet.lab.simulation.checks.demand_checks import DemandChecks
+from sparkfleet.lab.simulation.checks.lasting_states import LastingStates
 from sparkfleet.lab.simulation.clients import DEMANDED
 from sparkfleet.lab.simulation.controller_processes import ControllerKilledError
 from sparkfleet.lab.simulation.demand_events import DemandEvents
@@ -82,6 +83,7 @@ class Simulation:
         self._at_another_rung: dict[GroupKey, tuple[float, float]] = {}
         """Groups that report and run at another rung than the stored one: since when, and when they reported last."""
         self._working_since = 0.0
+        self._lasting = LastingStates(self._world)
 
     async def run(self, hours: float) -> RunReport:
         """Faults for so many simulated hours, then quiet."""
@@ -198,6 +200,7 @@ class Simulation:
         self._forget_step()
         found += self._stays_on_gone_nodes(wanted)
         found += self._stays_at_another_rung(wanted)
+        found += self._lasting.broken(wanted, self._working_since)
         if world.controller is not None and world.time.seconds - self._asked_at >= STATUS_EVERY_S:
             self._asked_at = world.time.seconds
             world.controller.queries.status()
@@ -303,7 +306,6 @@ class Simulation:
             *settled_invariants.served_and_stays_away(
                 loaded, standings, world.serve, world.fleet, world.store.deployments.last_served
             ),
-            *settled_invariants.given_up_and_runs(wanted, standings, world.serve),
             *settled_invariants.remembers_ended(
                 wanted, [*standings, *world.store.groups.starts()], world.serve, world.time.unix()
             ),

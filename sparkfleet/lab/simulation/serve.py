@@ -174,6 +174,8 @@ class SimulatedServe:
         app = self.apps.get(key)
         self._fleet.end(key, "it died")
         if app is not None and app.status == "running":
+            if diagnosis is not None and diagnosis.cause is Cause.MEMORY:
+                app.starved.append(self._time.seconds)
             self._fail(key, app, diagnosis, was_starting=False)
 
     def clear(self) -> None:

@@ -8,7 +8,7 @@ from controller_world import diagnosed, report
 
 from sparkfleet.controlplane.policy import pending_starts as module
 from sparkfleet.controlplane.policy.actions import BeginAttempt, EndAttempt
-from sparkfleet.controlplane.policy.pending_starts import is_uncertain, learn_boots, lost
+from sparkfleet.controlplane.policy.pending_starts import is_uncertain, learnt_boots, lost
 from sparkfleet.controlplane.policy.state import FleetState, Now, Pending, SeenNodes
 from sparkfleet.controlplane.policy.state_after import after
 from sparkfleet.controlplane.state.desired import Standing
@@ -101,10 +101,15 @@ async def test_nothing_is_started_before_its_node_has_said_which_boot_it_is(else
     assert elsewhere.store.groups.standings()["tiny", 1, 0].tries == 1
 
 
-async def test_a_node_that_does_not_say_which_boot_it_is_is_not_waited_for_for_ever(elsewhere, monkeypatch):
-    power_cycle(elsewhere, "second")
-    monkeypatch.setattr(module, "ASK_S", 0.0)
-    await elsewhere.controller.reconcile()
+async def test_a_node_that_does_not_say_which_boot_it_is_is_not_waited_for_for_ever(elsewhere, clock):
+    elsewhere.apps.apps.clear()
+    elsewhere.restarted(clocks=lambda: Now.at(clock.now))
+    await comes_back(elsewhere, "")
+    clock.now += module.ASK_S - 1.0
+    await comes_back(elsewhere, "")
+    assert len(elsewhere.apps.launches) == 1
+    clock.now += 1.0
+    await comes_back(elsewhere, "")
     assert len(elsewhere.apps.launches) == 2
 
 
@@ -337,8 +342,10 @@ PAIR = BeginAttempt(group=TINY, nodes=("a", "b"), reason="")
 def seen(state, **boots):
     """After a look at the nodes; None: it is away."""
     nodes = [NodeReport(name=name, joined=boot is not None, boot=boot or "") for name, boot in boots.items()]
-    state = replace(state, nodes=state.nodes.seen(nodes, 0.0, Now.at(0.0)))
-    return after(state, learn_boots(state, Now.at(0.0)), Now.at(0.0))
+    looked = state.nodes.seen(nodes, 0.0, Now.at(0.0))
+    learnt = learnt_boots(state.starts, looked)
+    starts = {group: {**begun, **learnt.get(group, {})} for group, begun in state.starts.items()}
+    return replace(state, nodes=looked, starts=starts)
 
 
 def began(state):

@@ -10,7 +10,7 @@ from sparkfleet.controlplane.policy import memory_admission, start_choice
 from sparkfleet.controlplane.policy.demand import claim_room, on_demand
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.lab.simulation import demand_events, faults, gateway_exchange, users
+from sparkfleet.lab.simulation import demand_events, faults, gateway_exchange, run, users
 from sparkfleet.lab.simulation.demand_events import DEMANDS, REQUESTS
 from sparkfleet.lab.simulation.run import DEMAND_EVERY_S, simulate
 
@@ -77,16 +77,6 @@ def restarts(monkeypatch):
     monkeypatch.setattr(faults, "FAULTS", {kind: faults.FAULTS[kind] for kind in RESTART_FAULTS})
     monkeypatch.setattr(gateway_exchange, "LONG_ANSWERS", 0.0)
     return {**RESTARTS, "race_every_s": NEVER}
-
-
-@pytest.mark.full
-def test_a_policy_that_keeps_starts_of_what_was_unloaded_is_found(restarts, monkeypatch):
-    """A head that restarts loses all applications; the start on another node has its boot still."""
-    words = "the store has a start of"
-    with monkeypatch.context() as patch:
-        patch.setattr(policy, "RULES", without("end_unloaded_starts"))
-        seed = seed_with(words, (1, *range(20)), **restarts)
-    assert simulate(seed, **restarts).violations == []
 
 
 @pytest.mark.full
@@ -173,3 +163,11 @@ def test_a_mistake_in_their_turns_is_found(mistake, monkeypatch):
 def test_a_fleet_without_faults_serves_every_request(hours, demand_every_s):
     given = {"fault_every_s": NEVER, "drain_every_s": NEVER, "race_every_s": NEVER}
     assert simulate(1, hours=hours, demand_every_s=demand_every_s, **given).violations == []
+
+
+@pytest.mark.full
+def test_a_fleet_that_never_rests_is_found(monkeypatch):
+    monkeypatch.setattr(run, "is_at_rest", lambda state: False)
+    never = dict.fromkeys(("fault_every_s", "drain_every_s", "race_every_s"), NEVER)
+    (found,) = simulate(1, hours=0.1, nodes=1, demand_every_s=300.0, **never).violations
+    assert "the fleet does not rest" in found

@@ -12,16 +12,16 @@ from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy import decide as policy
 from sparkfleet.controlplane.policy import fallback
 from sparkfleet.controlplane.policy.actions import RetireGroup
-from sparkfleet.controlplane.policy.ladder import RETRIES, step
+from sparkfleet.controlplane.policy.ladder import step
 from sparkfleet.controlplane.policy.rolling_update import RollingUpdate
 from sparkfleet.controlplane.policy.state import FleetState
-from sparkfleet.controlplane.state.desired import Desired, Standing
+from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.tables.deployments import DeploymentTable
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.lab.simulation import faults, serve, store_place, users
 from sparkfleet.lab.simulation import fleet as simulated_fleet
-from sparkfleet.lab.simulation.checks import invariants, settled_invariants
+from sparkfleet.lab.simulation.checks import invariants
 from sparkfleet.lab.simulation.faults import FAULTS, RACES
 from sparkfleet.lab.simulation.fleet import MEMORY, SMALL_MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.plans import random_plan
@@ -29,9 +29,6 @@ from sparkfleet.lab.simulation.run import simulate
 from sparkfleet.lab.simulation.timeline import Timeline
 from sparkfleet.lab.simulation.world import ServeFailedError
 from sparkfleet.units import GIB
-
-SLOWER = ("forget_ended", "retire_unwanted", "keep_groups_up", "retire_replaced")
-"""Rules without which a violation takes the simulation longer than without the first one."""
 
 
 @pytest.mark.parametrize(("seed", "nodes"), [(7, 2), (2, 3), (3, 4)])
@@ -98,31 +95,6 @@ def test_a_controller_that_does_not_notice_a_clock_that_was_set_back_is_found(mo
     assert simulate(seed, **given).violations == []
 
 
-@pytest.mark.parametrize(
-    "rule", ["start_missing", *(pytest.param(one, marks=pytest.mark.full) for one in SLOWER)]
-)
-def test_a_policy_without_one_of_its_rules_is_found(rule, monkeypatch):
-    """Without this nobody would know that the invariants can fail."""
-    rest = tuple(one for one in policy.RULES if one.__name__ != rule)
-    assert len(rest) == len(policy.RULES) - 1
-    monkeypatch.setattr(policy, "RULES", rest)
-    assert any(
-        simulate(seed, hours=1.0, drain_every_s=NEVER, race_every_s=NEVER).violations for seed in range(10)
-    )
-
-
-@pytest.mark.full
-def test_a_group_that_fails_at_each_restart_and_is_left_at_its_rung_is_found(monkeypatch):
-    kinds = {"rung does not start", "engine died", "applied"}
-    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
-    given = {"hours": 1.0, "drain_every_s": NEVER, "race_every_s": NEVER}
-    rest = tuple(one for one in fallback.GROUP_RULES if one is not fallback.answer_restarts)
-    with monkeypatch.context() as patch:
-        patch.setattr(fallback, "GROUP_RULES", rest)
-        seed = seed_with("did not start 15 times", (14, *range(60)), **given)
-    assert simulate(seed, **given).violations == []
-
-
 def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
     """Serve refuses the first deployment at each lower rung, after that is stored."""
     kinds = {"rung does not start", "engine died", "applied"}
@@ -143,14 +115,6 @@ def test_a_group_that_stays_at_a_rung_which_it_has_left_is_found(monkeypatch):
     monkeypatch.setattr(policy, "RULES", tuple(r for r in policy.RULES if r.__name__ != "follow_rungs"))
     (found,) = simulate(4, 1.0, drain_every_s=NEVER, race_every_s=NEVER).violations
     assert "has run at another rung than the stored one" in found
-
-
-def test_a_generation_that_served_and_does_not_start_again_is_found(monkeypatch):
-    rest = tuple(r for r in policy.RULES if r.__name__ != "bring_back")
-    with monkeypatch.context() as patch:
-        patch.setattr(policy, "RULES", rest)
-        seed = seed_with("served last, has its memory free, and does not start", range(2, 30), 3.0)
-    assert simulate(seed, 3.0).violations == []
 
 
 def test_older_groups_that_end_before_their_turn_are_found(monkeypatch):
@@ -200,39 +164,6 @@ def test_a_group_that_serves_and_is_missing_in_a_new_table_is_found(monkeypatch)
     assert "serves, and a new table does not name it" in simulate(13, 1.0).violations[0]
 
 
-def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found():
-    """No seed is known that comes to this without the rule, so the check itself is tried."""
-    time = Timeline()
-    fleet, chance = SimulatedFleet(("spark1",), time), random.Random(1)
-    spec, plan = random_plan("a", fleet.names, chance)
-    one = Desired(spec=spec, plan=plan, generation=1, who="me", since=0.0)
-    serve = SimpleNamespace(apps={})
-
-    def found(refused):
-        standings = dict.fromkeys(one.groups, Standing(given_up=True, refused=refused))
-        return list(settled_invariants.refused_although_free({"a": one}, standings, serve, fleet))
-
-    assert len(found(1)) == len(one.groups)
-    assert found(0) == found(RETRIES + 1) == []
-    fleet.nodes["spark1"].hog = MEMORY
-    assert found(1) == []
-
-
-def test_a_given_up_group_that_runs_on_is_found():
-    """No seed is known that comes to this, so the check itself is tried."""
-    fleet, chance = SimulatedFleet(("spark1",), Timeline()), random.Random(1)
-    spec, plan = random_plan("a", fleet.names, chance)
-    one = Desired(spec=spec, plan=plan, generation=1, who="me", since=0.0)
-
-    def found(status, given_up):
-        serve = SimpleNamespace(apps=dict.fromkeys(one.groups, SimpleNamespace(status=status)))
-        standings = dict.fromkeys(one.groups, Standing(given_up=given_up))
-        return list(settled_invariants.given_up_and_runs({"a": one}, standings, serve))
-
-    assert len(found("running", True)) == len(found("starting", True)) == len(one.groups)
-    assert found("running", False) == found("failed", True) == []
-
-
 @pytest.mark.parametrize(("method", "answer"), [("_write", None), ("remove", True)])
 def test_a_store_that_forgets_what_was_confirmed_is_found(method, answer, monkeypatch):
     """It has neither the deployment nor its deletion, and everything else agrees with it."""
@@ -275,32 +206,6 @@ def test_an_engine_that_dies_again_and_again_is_found():
     assert found(invariants.FAILED_STARTS + 1, "did not start")
     assert found(invariants.DEATHS) == found(invariants.FAILED_STARTS, "did not start") == []
     assert found(invariants.DEATHS + 1, working_since=110.0) == [], "the controller did not work yet"
-
-
-def test_a_policy_that_does_not_count_starts_that_take_nodes_down_is_found(monkeypatch):
-    kinds = {"rung takes its node down", "applied", "edited"}
-    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in kinds})
-    assert simulate(0, 2.0, 2, 120.0, drain_every_s=NEVER, race_every_s=NEVER).violations == []
-    rest = tuple(one for one in policy.RULES if one.__name__ != "count_lost_starts")
-    monkeypatch.setattr(policy, "RULES", rest)
-    assert (
-        "took a node down 4 times"
-        in simulate(0, 2.0, 2, 120.0, drain_every_s=NEVER, race_every_s=NEVER).violations[0]
-    )
-
-
-@pytest.mark.full
-def test_a_policy_that_starts_a_dying_engine_without_end_is_found(monkeypatch):
-    monkeypatch.setattr(faults, "FAULTS", {k: v for k, v in FAULTS.items() if k in ("applied", "edited")})
-    only(monkeypatch, "rung dies again and again")
-
-    def found():
-        return (line for seed in range(3, 6) for line in simulate(seed, 0.5, race_every_s=300.0).violations)
-
-    assert list(found()) == []
-    rest = tuple(rule for rule in fallback.GROUP_RULES if rule is not fallback.break_circle)
-    monkeypatch.setattr(fallback, "GROUP_RULES", rest)
-    assert any("died 9 times at rung" in line for line in found())
 
 
 @pytest.mark.full

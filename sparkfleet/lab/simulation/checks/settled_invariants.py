@@ -84,21 +84,6 @@ def _exceeds(one: Desired, rungs: Mapping[GroupKey, Rung], fleet: SimulatedFleet
     )
 
 
-def given_up_and_runs(
-    wanted: Mapping[str, Desired], standings: Mapping[GroupKey, Standing], serve: SimulatedServe
-) -> Iterator[str]:
-    """Groups that are given up and whose application goes on."""
-    for one in wanted.values():
-        for group in one.groups:
-            app = serve.apps.get(group)
-            if (
-                standings.get(group, TOP).given_up
-                and app is not None
-                and app.status in ("starting", "running")
-            ):
-                yield f"{name_of(group)} is given up and its application is {app.status}"
-
-
 def remembers_ended(
     wanted: Mapping[str, Desired], remembered: Collection[GroupKey], serve: SimulatedServe, unix: float
 ) -> Iterator[str]:

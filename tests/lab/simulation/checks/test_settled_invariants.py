@@ -4,10 +4,22 @@ from types import SimpleNamespace
 
 import pytest
 from controller_world import report
+from demand_world import wanted
 from policy_world import desired
 
+from sparkfleet.controlplane.policy.ladder import RETRIES
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.group.report import GroupPhase
-from sparkfleet.lab.simulation.checks.settled_invariants import SERVED_LONG_S, remembers_ended
+from sparkfleet.lab.simulation.checks.settled_invariants import (
+    SERVED_LONG_S,
+    everything_wanted,
+    nothing_unwanted,
+    refused_although_free,
+    remembers_ended,
+    served_and_stays_away,
+)
+from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
+from sparkfleet.lab.simulation.timeline import Timeline
 
 OLDER, NEWER = ("tiny", 1, 0), ("tiny", 2, 0)
 NOW = 10_000.0
@@ -28,3 +40,79 @@ def test_what_has_ended_is_remembered_until_what_replaced_it_has_served_for_long
     assert list(remembers_ended({}, [OLDER], serve, NOW)) == [
         "the store still knows tiny/g1/0, which has ended"
     ]
+
+
+GIVEN_UP = Standing(given_up=True)
+WANTED = {"tiny": wanted("tiny", 20, generation=2)}
+
+
+def fleet(*ready, hog=0):
+    """One node, with an engine that serves for each of these groups."""
+    made = SimulatedFleet(("this",), Timeline())
+    made.engines = {group: SimulatedEngine(group, 0, ("this",), 1, ready=True) for group in ready}
+    made.nodes["this"].hog = hog
+    return made
+
+
+def applications(*groups, status="running"):
+    return SimpleNamespace(apps={group: SimpleNamespace(status=status) for group in groups})
+
+
+def test_an_application_of_an_older_generation_is_found_unless_the_newer_one_is_given_up():
+    (found,) = nothing_unwanted(WANTED, {}, applications(OLDER, NEWER), fleet(OLDER, NEWER))
+    assert found == "0.0 s: ('tiny', 1, 0) runs without a deployment"
+    assert list(nothing_unwanted(WANTED, {}, applications(NEWER), fleet(NEWER))) == []
+    assert list(nothing_unwanted(WANTED, {NEWER: GIVEN_UP}, applications(OLDER), fleet(OLDER))) == []
+    assert len(list(nothing_unwanted({}, {}, applications(OLDER), fleet()))) == 1
+
+
+def test_an_engine_without_an_application_is_found():
+    (found,) = nothing_unwanted(WANTED, {}, applications(), fleet(NEWER))
+    assert found == "0.0 s: an engine of ('tiny', 2, 0) runs without an application"
+
+
+def test_a_group_that_is_wanted_and_does_not_serve_is_found_unless_it_has_no_room():
+    def found(standings, *ready, hog=0):
+        return list(everything_wanted(WANTED, standings, fleet(*ready, hog=hog)))
+
+    words = ["0.0 s: tiny/g2/0 is wanted and does not serve"]
+    assert found({}) == found({}, OLDER) == found({}, hog=MEMORY) == words
+    assert found({NEWER: GIVEN_UP}) == words, "there is room for it"
+    assert found({}, NEWER) == found({NEWER: GIVEN_UP}, hog=MEMORY) == []
+
+
+@pytest.mark.parametrize(
+    ("standings", "there", "hog", "is_found"),
+    [
+        ({NEWER: GIVEN_UP}, (), 0, True),
+        ({}, (), 0, False),
+        ({NEWER: GIVEN_UP, OLDER: GIVEN_UP}, (), 0, False),
+        ({NEWER: GIVEN_UP}, (OLDER,), 0, False),
+        ({NEWER: GIVEN_UP}, (), MEMORY, False),
+    ],
+)
+def test_a_generation_that_served_last_and_does_not_start_is_found(standings, there, hog, is_found):
+    served = desired("tiny", 1)
+    found = list(
+        served_and_stays_away(WANTED, standings, applications(*there), fleet(hog=hog), lambda one: served)
+    )
+    words = "tiny/g1/0 served last, has its memory free, and does not start"
+    assert found == [f"0.0 s: {words}"] * is_found
+    assert list(served_and_stays_away(WANTED, standings, applications(), fleet(), lambda one: None)) == []
+
+
+@pytest.mark.parametrize(
+    ("standing", "there", "hog", "is_found"),
+    [
+        (Standing(given_up=True, refused=1), (), 0, True),
+        (Standing(given_up=True, refused=RETRIES), (), 0, True),
+        (Standing(given_up=True, refused=RETRIES + 1), (), 0, False),
+        (GIVEN_UP, (), 0, False),
+        (Standing(refused=1), (), 0, False),
+        (Standing(given_up=True, refused=1), (OLDER,), 0, False),
+        (Standing(given_up=True, refused=1), (), MEMORY, False),
+    ],
+)
+def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found(standing, there, hog, is_found):
+    found = list(refused_although_free(WANTED, {NEWER: standing}, applications(*there), fleet(hog=hog)))
+    assert found == ["0.0 s: tiny/g2/0 is given up, and the memory it needs is free"] * is_found
