@@ -116,6 +116,8 @@ class ReportIntake:
 
     async def _phase_changed(self, report: GroupReport) -> None:
         words = report.detail
+        if report.phase is GroupPhase.READY:
+            self._fleet.demand.started(report.deployment, report.started_s or 0.0)
         state = self._fleet.state()
         await self._effects.carry_out(on_report(state, report, self._clocks()), state)
         if report.phase is GroupPhase.READY:

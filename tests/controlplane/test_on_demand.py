@@ -308,6 +308,33 @@ async def test_its_use_has_the_seconds_that_a_status_shows(world, requests):
     assert world.controller.queries.status().named("always").demand is None
 
 
+async def test_the_start_of_a_group_that_an_edit_has_replaced_counts_on(world, requests):
+    """Found by the simulation (seed 480102): it was ended for another one after the seconds that the edit's start took."""
+    await put(world, idle=60)
+    await requests.report(in_flight=1, waiting=1)
+    world.apps.become("tiny", 1, "running")
+    await world.controller.intake.report(report(1, phase=GroupPhase.READY, started_s=212.0))
+    await requests.report(in_flight=1, ready_s=1.0)
+    again = deployment(on_demand=True, idle=60), plan(mid=10 * GIB), "me"
+    await world.controller.commands.put(*again, retry=True)
+    await world.controller.reconcile()
+    world.apps.become("tiny", 2, "running")
+    await world.controller.intake.report(report(2, phase=GroupPhase.READY, started_s=30.0))
+    for _ in range(2):
+        await world.controller.reconcile()
+        world.apps.finish()
+    assert {key: app.status for key, app in world.apps.apps.items()} == {("tiny", 2, 0): "running"}
+    await world.controller.commands.put(deployment("b", on_demand=True), plan("b", mid=10 * GIB), "me")
+    world.nodes.available["this"] = GIB
+    waits = OnDemandUse(in_flight=1, waiting=1)
+    for ready_s, ended in ((150.0, set()), (213.0, {"tiny"})):
+        uses = {"tiny": OnDemandUse(in_flight=1, ready_s=ready_s), "b": waits}
+        found = GatewayReport(replica="g", url="u", metrics_url="m", at=0.0, on_demand=uses)
+        await world.controller.intake.register_gateway(found)
+        await world.controller.reconcile()
+        assert world.controller.fleet.pending.unloaded.keys() == ended
+
+
 def unloads(world, reason):
     return world.metrics.registry.get_sample_value(
         "sparkfleet_unloads_total", {"deployment": "tiny", "reason": reason}

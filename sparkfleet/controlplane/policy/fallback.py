@@ -25,6 +25,7 @@ from sparkfleet.controlplane.policy.actions import (
 from sparkfleet.controlplane.policy.ladder import (
     TOOK_DOWN,
     cost_words,
+    may_have_lost_its_node,
     passed_by,
     rung_with_less,
     rung_words,
@@ -145,7 +146,8 @@ def break_circle(one: FallbackCase) -> list[Action] | None:
     if one.state.may_serve(one.app) or not is_in_circle(one.standing, one.now):
         return None
     words = f"{CIRCLE}, so it is not started again; `sparkfleet apply` tries once more"
-    standing = one.standing.model_copy(update={"given_up": True})
+    # Free memory is no reason to start it again.
+    standing = one.standing.model_copy(update={"given_up": True, "refused": 0})
     return [
         GiveUp(group=one.group, standing=standing, reason=words),
         EndGroup(group=one.group, reason=words),
@@ -257,11 +259,12 @@ def step_down(
 
 
 def _took_down(state: FleetState, group: GroupKey, diagnosis: Diagnosis | None) -> bool:
-    """True if a failed start may have taken a node down that was present at its beginning.
-
-    Not of a group that fell while it served: its node was lost before, and Ray notices that a minute later.
-    """
-    if diagnosis is None or diagnosis.cause is not Cause.AWAY or state.standing(group).falls:
+    """True if a failed start may have taken a node down that was present at its beginning."""
+    if (
+        diagnosis is None
+        or diagnosis.cause is not Cause.AWAY
+        or may_have_lost_its_node(state.standing(group))
+    ):
         return False
     begun, boots = state.starts.get(group, {}), state.nodes.boots
     return any(boot and boots.get(node) != boot for node, boot in begun.items())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sparkfleet.controlplane.policy.actions import Action, KeepStanding, MoveGroup, StopWaiting, WaitForNodes
 from sparkfleet.controlplane.policy.fallback import FallbackCase, move
-from sparkfleet.controlplane.policy.ladder import TOOK_DOWN, rung_without
+from sparkfleet.controlplane.policy.ladder import TOOK_DOWN, may_have_lost_its_node, rung_without
 from sparkfleet.controlplane.policy.state import FleetState, Now, nodes_of
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.group.group_name import GroupKey
@@ -95,7 +95,7 @@ def _bound_by(state: FleetState, group: GroupKey) -> str:
     """
     standing, begun, boots = state.standing(group), state.starts.get(group, {}), state.nodes.boots
     is_lost = any(boot and not boots.get(node) for node, boot in begun.items())
-    return standing.bound or (TOOK_DOWN if is_lost and not standing.falls else "")
+    return standing.bound or (TOOK_DOWN if is_lost and not may_have_lost_its_node(standing) else "")
 
 
 class _Blocked(NamedTuple):

@@ -89,6 +89,9 @@ def _next(group: GroupPlan, standing: Standing, rung: int, why: str, skipped: Se
 def _end(group: GroupPlan, standing: Standing, why: str, left_out: str, *, is_refused: bool) -> Step:
     """The end of a ladder. One that was refused its memory starts again when that is free, a few times.
 
+    What it failed while it served counts on: one that comes up, fails, and is refused its memory at its restart would
+    otherwise go on so without end, because its refusals are counted anew each time that it is ready.
+
     `left_out`: the reason for leaving out the rungs below; "" if there are none.
     """
     rungs = len(group.ladder)
@@ -104,12 +107,22 @@ def _end(group: GroupPlan, standing: Standing, why: str, left_out: str, *, is_re
         rung=standing.rung,
         tries=standing.tries + 1,
         given_up=True,
+        falls=standing.falls,
+        starved=standing.starved,
         refused=refused,
         passed=passed_by(standing, standing.rung + 1, why),
         vacated=standing.vacated,
         bound=standing.bound,
     )
     return Step(verb="end", standing=last, words=words)
+
+
+def may_have_lost_its_node(standing: Standing) -> bool:
+    """True if a group fell while it served, maybe with a node, which Ray notices a minute later.
+
+    Not of one that starts again after its nodes have refused it their memory since: they were there.
+    """
+    return bool(standing.falls) and not standing.refused
 
 
 def _back(group: GroupPlan, standing: Standing, why: str) -> Step:

@@ -118,6 +118,8 @@ class FreeMemory:
         self._left = dict(state.available)
         self.starting: dict[str, int] = {}
         """Bytes that it keeps on each node for groups that start. Some of them they may have taken already."""
+        self.reserved: dict[str, dict[str, int]] = {}
+        """Free bytes that it keeps on each node for further groups of a deployment that serves, by its name."""
         for app in state.apps:
             if _will_take(state, app):
                 self.keep(_needs_of(state, app.group))
@@ -146,6 +148,15 @@ class FreeMemory:
         self.take(needs)
         self.starting = added(self.starting, needs)
 
+    def reserve(self, deployment: str, needs: Mapping[str, int]) -> None:
+        """Keeps memory for further groups of a deployment that serves."""
+        self.take(needs)
+        self.reserved[deployment] = added(self.reserved.get(deployment, {}), needs)
+
+    def release(self, deployment: str) -> None:
+        """Takes that back: they wait."""
+        self.take({node: -need for node, need in self.reserved.pop(deployment, {}).items()})
+
 
 def needed(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
     """Bytes that groups of a deployment may take on each node at their rungs, by the high end of the predicted band."""
@@ -166,16 +177,17 @@ def added(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 
 
 def starting_again(state: FleetState) -> dict[str, int]:
-    """Bytes on each node that desired groups need whose start has failed and that are not given up.
+    """Bytes on each node that groups need whose start has failed and that are not given up, also of those that serve again.
 
     Each is deployed again, at its rung or the next one. Until Serve shows that, what its engine took is free.
     """
     found: dict[str, int] = {}
-    for app in state.desired_apps:
-        group = app.group
+    for app in state.apps:
+        group, generation = app.group, state.generation_of(app.group)
         waits = group in state.pending.waiting or state.is_barred(group)
-        if app.status == "failed" and not waits and not state.standing(group).given_up:
-            found = added(found, needed(state, state.to_run[app.deployment], [group]))
+        is_failed = app.status == "failed" and not state.standing(group).given_up
+        if generation is not None and is_failed and not waits:
+            found = added(found, needed(state, generation, [group]))
     return found
 
 

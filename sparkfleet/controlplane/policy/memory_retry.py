@@ -58,6 +58,7 @@ def _again(state: FleetState, group: GroupKey, at: int, rung: Rung) -> list[Acti
         "restarts": 0,
         "passed": before.passed[:at],
         "vacated": vacated,
+        "starved": before.starved if at == before.rung else (),
     }
     why = (
         f"the memory that {rung_words(rung)} needs is free again: it starts once more"

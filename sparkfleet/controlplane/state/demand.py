@@ -21,3 +21,6 @@ class RequestDemand(NamedTuple):
     """Time since which it is ready (steady clock); None: it is not."""
     loaded_by: str = ""
     """The person who loads it (`sparkfleet load`), which counts as a request; "" if nobody does."""
+    longest_start_s: float = 0.0
+    """Seconds of the longest start of its groups since that with which it became ready, also of one that has been replaced
+    since; 0: none is known."""

@@ -36,6 +36,8 @@ class DemandCache:
         self._loads: dict[str, _Load] = {}
         self._loaded_at: dict[str, float] = {}
         """Times at which deployments were ready that a person has loaded."""
+        self._longest_start_s: dict[str, float] = {}
+        """Seconds of the longest start of each deployment since that with which it became ready."""
         self._waiting_since: dict[str, float] = {}
         self._left: dict[str, tuple[float, float]] = {}
         """Deployments whose requests have gone without an answer: since when they waited, and when they went."""
@@ -60,6 +62,12 @@ class DemandCache:
         self._end_loads(now)
         self._line_up(now)
         return not self._waiting_since.keys() <= before
+
+    def started(self, name: str, seconds: float) -> None:
+        """Takes the seconds that the start of a group took which is ready. The first one counts anew."""
+        self._present = None
+        before_s = self._longest_start_s.get(name, 0.0) if name in _ready(self._seen(self._steady())) else 0.0
+        self._longest_start_s[name] = max(before_s, seconds)
 
     def unload(self, name: str) -> None:
         """Forgets that a person loads a deployment, and what the replicas have reported of it.
@@ -135,7 +143,13 @@ class DemandCache:
         ready = [at - use.ready_s for at, use in seen if use.ready_s is not None]
         by = self._loads[name].by if name in self._loads else ""
         return RequestDemand(
-            in_flight, self._waiting_since.get(name), used_at, unused_s, min(ready, default=None), by
+            in_flight=in_flight,
+            waiting_since=self._waiting_since.get(name),
+            used_at=used_at,
+            unused_s=unused_s,
+            ready_since=min(ready, default=None),
+            longest_start_s=self._longest_start_s.get(name, 0.0),
+            loaded_by=by,
         )
 
 

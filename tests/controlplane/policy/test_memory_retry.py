@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from policy_world import application, desired, seen
+from policy_world import PolicyWorld, application, desired, seen
 
-from sparkfleet.controlplane.policy.actions import LadderStep, RestartGroup, StartGroup
+from sparkfleet.controlplane.policy.actions import GiveUp, LadderStep, RestartGroup, StartGroup
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
+from sparkfleet.controlplane.policy.fallback import BREAKER_FAILURES, RESTARTS, STARVED
 from sparkfleet.controlplane.policy.ladder import RETRIES, step
 from sparkfleet.controlplane.policy.memory_retry import refused
 from sparkfleet.controlplane.policy.phase_change import on_report
@@ -127,6 +128,75 @@ def test_while_it_waits_the_memory_is_looked_at_in_every_round():
     assert refused(waits) == [(ONE, GROUP)]
     assert not is_at_rest(waits)
     assert is_at_rest(given_up(standings={}))
+
+
+class Refusals(PolicyWorld):
+    """A group that comes up, dies for its memory soon, and finds that memory taken at the restart that follows."""
+
+    def __init__(self, **fields):
+        self.taken = False
+        super().__init__(given_up(**fields), start=lambda group: FULL if self.taken else None)
+
+    def dies(self):
+        """It dies, is refused its memory, and has it free again."""
+        (app,) = self.state.apps
+        died = Diagnosis(cause=Cause.MEMORY, summary="out of memory")
+        self.state = replace(self.state, apps=(application(app.group, "starting"),))
+        self._report(app, GroupPhase.FAILED, diagnosis=died)
+        self.taken = True
+        actions = self.round()
+        self.taken = False
+        return [*actions, *(action for _ in range(3) for action in self.round())]
+
+
+def test_one_that_is_refused_its_memory_after_each_failure_is_ended_after_the_fifth():
+    """It went on so without end: its failures were forgotten when it was given up, and its refusals when it was ready."""
+    world = Refusals()
+    world.round()
+    for _ in range(BREAKER_FAILURES - 1):
+        ends = [one.standing for one in world.dies() if isinstance(one, GiveUp)]
+        assert [one.refused for one in ends] == [1]
+        assert world.state.apps[0].status == "running"
+    (last,) = [one for one in world.dies() if isinstance(one, GiveUp)]
+    assert last.reason.startswith("it came up and failed 5 times within 10 minutes")
+    assert world.state.apps == ()
+
+
+def test_one_that_dies_for_memory_twice_takes_a_rung_that_needs_less_once_that_may_be_used():
+    """The rung below was on a drained node when it was refused its memory."""
+    two = desired("a", rungs=2, nodes=(("this",), ("that",)))
+    world = Refusals(desired={"a": two}, standings={}, apps=(application(GROUP, "running"),))
+    world.state = replace(world.state, drained=frozenset({"that"}), available={"this": 10 * NEED})
+    for _ in range(STARVED):
+        world.dies()
+    assert (len(world.state.standing(GROUP).starved), world.state.standing(GROUP).rung) == (STARVED, 0)
+
+
+def test_one_that_is_ended_for_its_failures_is_not_started_again_although_it_was_refused_its_memory():
+    """Its node was away while it failed for the fifth time and was refused; both were reported at once."""
+    falls = (NOW.unix,) * BREAKER_FAILURES
+    standing = Standing(rung=1, falls=falls, refused=1, restarts=RESTARTS - 1)
+    state = given_up(standings={GROUP: standing}, apps=(application(GROUP, "starting"),))
+    (give_up, _) = decide(state, NOW)
+    assert (give_up.standing.given_up, give_up.standing.refused) == (True, 0)
+    ended = after(replace(state, apps=()), [give_up], NOW)
+    assert decide(ended, NOW) == []
+
+
+@pytest.mark.parametrize(("refused", "is_bound"), [(1, True), (0, False)])
+def test_a_start_that_takes_its_node_down_after_a_refusal_is_not_taken_to_another_node(refused, is_bound):
+    """Its node was there to refuse it. One that fails right after a failure may have lost its node by that."""
+    elsewhere = desired("a", rungs=2, nodes=(("that",), ("this",)))
+    state = FleetState(
+        desired={"a": elsewhere},
+        apps=(application(GROUP, "starting"),),
+        standings={GROUP: Standing(falls=(NOW.unix - 60.0,), refused=refused, tries=1)},
+        starts={GROUP: {"that": "first"}},
+        nodes=seen(9_990.0, this="first", that="second"),
+    )
+    (counted,) = [one for one in decide(state, NOW) if hasattr(one, "standing")]
+    assert (counted.standing.given_up, bool(counted.standing.bound)) == (is_bound, is_bound)
+    assert counted.standing.rung == (0 if is_bound else 1)
 
 
 def test_ready_it_may_be_refused_and_fail_as_often_again():

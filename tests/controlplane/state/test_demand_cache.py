@@ -25,6 +25,22 @@ def test_the_time_since_which_requests_wait_is_kept_until_none_does():
     assert cache.present() == {"a": RequestDemand(2, None, 16.0, 0.0, 15.5)}
 
 
+def test_the_longest_start_counts_from_the_one_on_with_which_it_became_ready():
+    cache = DemandCache(lambda: 100.0)
+    ready = report(a=OnDemandUse(in_flight=1, ready_s=1.0))
+    cache.started("a", 222.0)
+    cache.take(ready)
+    assert cache.present()["a"].longest_start_s == 222.0
+    cache.started("a", 60.0)
+    assert cache.present()["a"].longest_start_s == 222.0, "an edit was started beside it"
+    cache.started("a", 300.0)
+    assert cache.present()["a"].longest_start_s == 300.0
+    cache.take(report(a=OnDemandUse(in_flight=1, waiting=1)))
+    cache.started("a", 90.0)
+    cache.take(ready)
+    assert cache.present()["a"].longest_start_s == 90.0, "it had ended"
+
+
 def test_two_replicas_count_together_and_the_later_use_counts():
     now = [100.0]
     cache = DemandCache(lambda: now[0])

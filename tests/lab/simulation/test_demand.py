@@ -135,7 +135,12 @@ MISTAKES = {
         lambda room, one: True,
         "is used and was ended for",
     ),
-    "all end for one": (claim_room, "fewest", lambda state, lacking, holders: list(holders), "was ended for"),
+    "all end for one": (
+        claim_room,
+        "fewest",
+        lambda lacking, holders: [one for one, _ in holders],
+        "was ended for",
+    ),
     "memory that is given back does not count": (
         claim_room,
         "given_back",

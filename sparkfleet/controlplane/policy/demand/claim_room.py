@@ -2,17 +2,20 @@
 
 - One without a request for `UNUSED_S` ends at once;
 - one that is used when it has served for as long as its own start took, and for `LEAST_SERVED_S` at least: two deployments
-  with steady requests then take turns, and spend at most half of the time on starts (the rule of ski rental);
+  with steady requests then take turns, and spend at most half of the time on starts (the rule of ski rental). The start
+  with which it became ready counts also if an edit has replaced that group since;
 - any of them ends at once for a deployment that is not on demand.
 
-Those that were used longest ago end first, as many as are needed, once all of them may end.
+Those that were used longest ago end first, as many as are needed, once all of them may end. None ends for memory that is
+free and reserved for further groups of some that may end: such a group waits instead. At the end of its deployment it would
+not start either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sparkfleet.controlplane.policy.demand.loaded_memory import fewest, given_back, loaded
+from sparkfleet.controlplane.policy.demand.loaded_memory import fewest, given_back, held_memory, loaded
 from sparkfleet.controlplane.policy.demand.memory_claims import Claim
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, added
 from sparkfleet.controlplane.policy.state import FleetState, Now
@@ -38,11 +41,18 @@ class ClaimRoom:
         # Some of the memory that is kept for groups that start is taken already, and counted twice.
         self._starting = free.starting if claim.since is not None else {}
         holders = sorted((one for one in loaded(state) if one.name != claim.desired.name), key=self._used_at)
+        reserved = free.reserved
+        further = [
+            (one, reserved[one.name]) for one in holders if one.name in reserved and self._may_end(one)
+        ]
+        self.to_wait = fewest(free.lacking(claim.needs), further) or []
+        """Those of which no further group starts now, so that the claim fits beside all that run; empty if it does not."""
         chosen: list[Desired] | None = None
         for needs in (claim.needs, claim.planned):
             if not (lacking := free.lacking(needs)):
                 break  # the middle of its band fits as it is
-            chosen = fewest(state, self._later(lacking), holders)
+            held = ((one, added(held_memory(state, one), reserved.get(one.name, {}))) for one in holders)
+            chosen = fewest(self._later(lacking), held)
             if chosen is not None:
                 break
         self.is_under_way = chosen is not None
@@ -78,7 +88,7 @@ class ClaimRoom:
             return True
         if demand.ready_since is None:
             return False
-        start_s = 0.0
+        start_s = demand.longest_start_s
         for app in self._state.apps:
             if app.deployment == one.name and app.status in ("starting", "running"):
                 report = self._state.report(app.group)

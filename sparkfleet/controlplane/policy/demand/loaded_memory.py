@@ -17,6 +17,11 @@ def loaded(state: FleetState) -> list[Desired]:
     return [one for one in state.to_run.values() if one.spec.on_demand]
 
 
+def has_group(state: FleetState, desired: Desired) -> bool:
+    """True if a group of a deployment runs or starts."""
+    return any(app.deployment == desired.name and app.status in ("starting", "running") for app in state.apps)
+
+
 def middle_needs(state: FleetState, desired: Desired, groups: Iterable[GroupKey]) -> dict[str, int]:
     """Bytes on each node that groups take at their rungs, by the middle of the predicted band."""
     found: dict[str, int] = {}
@@ -101,14 +106,16 @@ def _is_taken_again(state: FleetState, desired: Desired, back: Mapping[str, int]
     return all(need <= back.get(node, 0) for node, need in lacking.items())
 
 
-def fewest(state: FleetState, lacking: Mapping[str, int], holders: Iterable[Desired]) -> list[Desired] | None:
+def fewest(
+    lacking: Mapping[str, int], holders: Iterable[tuple[Desired, Mapping[str, int]]]
+) -> list[Desired] | None:
     """The first of the holders whose memory is enough, without those that are not needed beside the others; None if that of
-    all is not enough."""
-    chosen: list[tuple[Desired, dict[str, int]]] = []
-    for one in holders:
+    all is not enough. `holders`: each with the bytes on each node that it would give back."""
+    chosen: list[tuple[Desired, Mapping[str, int]]] = []
+    for one, held in holders:
         if not _still(lacking, chosen):
             break
-        if not lacking.keys().isdisjoint(held := held_memory(state, one)):
+        if not lacking.keys().isdisjoint(held):
             chosen.append((one, held))
     if _still(lacking, chosen):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from sparkfleet.controlplane.policy.demand.loaded_memory import has_group
 from sparkfleet.controlplane.policy.ladder import rung_without
 from sparkfleet.controlplane.policy.memory_admission import FreeMemory, added, needed, unblocked
 from sparkfleet.controlplane.policy.memory_retry import refused
@@ -89,12 +90,18 @@ def waits_for_long(state: FleetState, desired: Desired, now: Now) -> bool:
 
 
 def missing_on_demand(state: FleetState) -> list[tuple[Desired, list[GroupKey]]]:
-    """Groups of loaded deployments that are to start and have nothing to end first."""
+    """Groups of loaded deployments that are to start and have nothing to end first.
+
+    Those of which no group runs come before further groups of those that serve already.
+    """
     found: dict[str, list[GroupKey]] = {}
     for one, group in unblocked(state):
         if one.spec.on_demand:
             found.setdefault(one.name, []).append(group)
-    return [(state.to_run[name], groups) for name, groups in found.items()]
+    return sorted(
+        ((state.to_run[name], groups) for name, groups in found.items()),
+        key=lambda each: has_group(state, each[0]),
+    )
 
 
 def obstacle(state: FleetState, claim: Claim) -> str:

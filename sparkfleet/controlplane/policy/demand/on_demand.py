@@ -186,6 +186,10 @@ def _actions(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tup
 def _for_room(state: FleetState, now: Now, claim: Claim, free: FreeMemory) -> tuple[list[Action], bool]:
     """The same for a claim whose memory is not free, at least not by the high end of the predicted band."""
     room = ClaimRoom(state, now, claim, free)
+    if room.to_wait:
+        for each in room.to_wait:
+            free.release(each.name)
+        return _loads(state, claim), True
     if room.is_under_way:
         ends = (unload(each, "other", f"it made room for {claim.desired.name}") for each in room.to_end)
         return [*ends, *_waits(state, claim, room.words())], True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from sparkfleet.controlplane.controller import Controller
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.gateway.routing_table import RoutingTable
 from sparkfleet.group.group_name import GroupKey
@@ -26,6 +27,8 @@ class DemandChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._record = DemandRecord()
+        self._controller: Controller | None = None
+        """The one whose knowledge the record has."""
         self._hogs: tuple[int, ...] = ()
         self._hogged_at = float("-inf")
         """Moment at which something else took or gave back memory last, simulated seconds."""
@@ -93,6 +96,27 @@ class DemandChecks:
         served = {key[0] for key, engine in world.fleet.engines.items() if engine.ready}
         record.ready_before = record.ready_since
         record.ready_since = {name: record.ready_since.get(name, now) for name in served}
+        self._note_starts()
+
+    def _note_starts(self) -> None:
+        """Notes how long the starts took that the controller knows of, also of groups that are replaced later."""
+        world, record, controller = self._world, self._record, self._world.controller
+        before = record.longest_start_s if controller is self._controller else {}
+        self._controller, record.longest_start_s = controller, {}
+        if controller is None:
+            return
+        demand = controller.fleet.demand.present()
+        longest = {name: before.get(name, 0.0) for name, one in demand.items() if one.ready_since is not None}
+        for report in controller.fleet.reports.groups():
+            app, name = world.serve.apps.get(report.group), report.deployment
+            if (
+                name in longest
+                and app is not None
+                and app.status == "running"
+                and report.started_s is not None
+            ):
+                longest[name] = max(longest[name], report.started_s)
+        record.longest_start_s = longest
 
     def _answered_starts(self) -> dict[GroupKey, Mapping[str, str]]:
         """Unfinished starts of the store without those of which a node reports nothing: it may have gone down by them."""

@@ -49,6 +49,8 @@ class DemandRecord:
     """Since when each one has had an engine that serves, without a break."""
     ready_before: dict[str, float] = field(default_factory=dict)
     """The same before the last step, in which it may have been ended: calls of Serve may take long."""
+    longest_start_s: dict[str, float] = field(default_factory=dict)
+    """Seconds of the longest start of each one's groups since it became ready, as far as the controller has known them."""
     refused_since: dict[str, float] = field(default_factory=dict)
     """Since when the table has had each one as refusing requests although a generation of it may start."""
     outage: tuple[float, float] = (0.0, 0.0)

@@ -103,7 +103,10 @@ def ended_for_nothing(
 def ended_in_use(
     ends: Sequence[EndForAnother], use: Mapping[str, ModelUse], look: MemoryLook, record: DemandRecord
 ) -> Iterator[str]:
-    """Deployments that were ended for another one on demand while they were used, before they had served for their time."""
+    """Deployments that were ended for another one on demand while they were used, before they had served for their time.
+
+    Each start since they became ready counts, also that of a group that an edit has replaced.
+    """
     now = look.at
     for end in ends:
         engines = [one for one in look.engines_of(end.name) if one.ready]
@@ -116,7 +119,11 @@ def ended_in_use(
         if any(begin <= one.ready_at <= over for one in engines):
             continue  # no gateway got a table then, and that start is not known to any
         adopted = any(one.group in look.adopted for one in engines)  # nobody knows the seconds of its start
-        started_s = 0.0 if adopted else max(one.ready_at - one.began_at for one in engines)
+        starts_s = [
+            record.longest_start_s.get(end.name, 0.0),
+            *(one.ready_at - one.began_at for one in engines),
+        ]
+        started_s = 0.0 if adopted else max(starts_s)
         ready_since = record.ready_since.get(end.name, record.ready_before.get(end.name, now))
         served_s, least_s = now - ready_since, max(LEAST_SERVED_S, started_s)
         if served_s < least_s - 1.0:

@@ -12,6 +12,7 @@ from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.lab.simulation.application import SimulatedApp
 from sparkfleet.lab.simulation.checks.invariants import TOP
 from sparkfleet.lab.simulation.fleet import SYSTEM, SimulatedFleet
+from sparkfleet.lab.simulation.memory_look import held_by
 from sparkfleet.lab.simulation.serve import SimulatedServe
 from sparkfleet.planner.types.plan import Rung
 
@@ -53,6 +54,9 @@ def everything_wanted(
     A group that is given up, as `status` shows, is not possible if the others have the memory of all its rungs: a neighbour
     that fell to a rung on its node stays there, and people's edits of a plan may need more than its nodes have, of which the
     planner would make no plan. The same holds for one that an edit adds to what is loaded: nothing ends for it.
+
+    Of one on demand its nodes have what is left beside deployments that are not: the memory of the whole node was compared,
+    which was wrong, because those never end for it (seed 480102: 46 and 57 GiB beside another's 25 on a node of 111).
     """
     rungs = _rungs(wanted, standings)
     for one in wanted.values():
@@ -62,7 +66,7 @@ def everything_wanted(
                 continue
             others = {key: rung for key, rung in rungs.items() if key != group}
             given_up = standings.get(group, TOP).given_up
-            may_wait = given_up or _older_serves(one, fleet) or _exceeds(one, rungs, fleet)
+            may_wait = given_up or _older_serves(one, fleet) or _exceeds(one, wanted, rungs, fleet)
             if not may_wait or any(_has_room(rung, group, others, fleet) for rung in plan.ladder):
                 yield f"{fleet.time.seconds:.1f} s: {name_of(group)} is wanted and does not serve"
 
@@ -73,14 +77,24 @@ def _older_serves(one: Desired, fleet: SimulatedFleet) -> bool:
     return one.spec.on_demand and any(fleet.engines[key].ready for key in older)
 
 
-def _exceeds(one: Desired, rungs: Mapping[GroupKey, Rung], fleet: SimulatedFleet) -> bool:
-    """True if the groups of a deployment on demand need more of a node than it has: an edit has added one."""
+def _exceeds(
+    one: Desired, wanted: Mapping[str, Desired], rungs: Mapping[GroupKey, Rung], fleet: SimulatedFleet
+) -> bool:
+    """True if the groups of a deployment on demand need more of a node than is left beside those that are not on demand: an
+    edit has added one."""
     needs: Counter[str] = Counter()
     for group in one.groups:
         for node in rungs[group].candidate.shape.nodes:
             needs[node] += int(rungs[group].prediction.memory_bytes_per_rank.mid)
+
+    def left(node: str) -> int:
+        others = held_by(
+            fleet.engines, node, lambda key: key[0] in wanted and not wanted[key[0]].spec.on_demand
+        )
+        return fleet.nodes[node].memory - SYSTEM - others
+
     return one.spec.on_demand and any(
-        need > fleet.nodes[node].memory - SYSTEM for node, need in needs.items() if node in fleet.nodes
+        need > left(node) for node, need in needs.items() if node in fleet.nodes
     )
 
 

@@ -11,12 +11,15 @@ from sparkfleet.controlplane.policy.actions import (
     GiveUp,
     LoadDeployment,
     NextRung,
+    RestartGroup,
     RetireGroup,
     StartGroup,
     UnloadDeployment,
+    WaitForMemory,
 )
 from sparkfleet.controlplane.policy.decide import decide
 from sparkfleet.controlplane.policy.state import Now, Pending
+from sparkfleet.controlplane.state.desired import Standing
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.report import GroupPhase
@@ -116,6 +119,17 @@ def test_nothing_is_loaded_or_ended_for_memory_that_a_failed_start_may_need_agai
     assert kinds(replace(state, available={"this": 130 * GIB}), LoadDeployment) == ["b"]
 
 
+def test_nothing_is_loaded_for_memory_that_the_generation_which_serves_again_takes_once_its_tool_is_back():
+    """Found by the simulation (seed 480108): two others were loaded in the round in which it was deployed again."""
+    served, b = wanted("a", 50), wanted("b", 70)
+    newest = wanted("a", 50, generation=2)
+    tool = Diagnosis(cause=Cause.TOOL, summary="docker does not answer", began=False)
+    state = failed(newest, b, diagnosis=tool, free={"this": 100}, demand={"a": waits(900.0), "b": waits()})
+    state = replace(state, standings={newest.groups[0]: Standing(given_up=True)}, last_served={"a": served})
+    assert kinds(state, RestartGroup, LoadDeployment) == [("a", 1, 0)]
+    assert kinds(replace(state, available={"this": 130 * GIB}), LoadDeployment) == ["b"]
+
+
 def with_more_groups(gib, more=1, **fields):
     """`a`, of which one group runs and an edit has added others of 60 GiB, and `b`, which needs so many and is requested."""
     a = wanted("a", 60, generation=2)
@@ -135,8 +149,45 @@ def test_a_group_that_does_not_fit_keeps_no_memory_from_others():
     beside = with_more_groups(30, free=50)
     assert kinds(beside, LoadDeployment) == ["b"]
     assert kinds(beside, StartGroup) == [("b", 1, 0)]
-    assert kinds(with_more_groups(30, free=70), LoadDeployment) == [], "the group of a takes it"
+    used = {"a": BETWEEN_REQUESTS._replace(ready_since=NOW.steady - 50.0), "b": waits()}
+    before = with_more_groups(30, free=70, demand=used)
+    assert kinds(before, LoadDeployment, StartGroup) == [("a", 2, 1)], "it takes it, and may not end yet"
     assert kinds(with_more_groups(30, more=2, free=70), LoadDeployment, StartGroup) == ["b", ("b", 1, 0)]
+
+
+@pytest.mark.parametrize("demand", [BETWEEN_REQUESTS, IDLE])
+def test_one_that_serves_is_not_ended_for_memory_that_is_free_and_reserved_for_its_own_next_group(demand):
+    """Found by the simulation (seed 480201): with 50 GiB free the other one was loaded beside it; with 70, of which its
+    second group was to have 60, it was ended."""
+    state = with_more_groups(30, free=70, demand={"a": demand, "b": waits()})
+    assert kinds(state, UnloadDeployment) == []
+    assert kinds(state, LoadDeployment, StartGroup) == ["b", ("b", 1, 0)]
+    (wait,) = [one for one in decide(state, NOW) if isinstance(one, WaitForMemory)]
+    assert (wait.deployment, wait.reason) == (
+        "a",
+        "g2/1: 60 GiB on this are needed, which is more than is free",
+    )
+    full = with_more_groups(80, free=70, demand={"a": demand, "b": waits()})
+    assert kinds(full, UnloadDeployment, LoadDeployment, StartGroup) == ["a"]
+
+
+def test_nothing_else_is_ended_for_memory_that_a_further_group_leaves_by_waiting():
+    a = with_more_groups(30, free=70).desired["a"]
+    demand = {"a": IDLE, "b": waits(), "c": IDLE._replace(used_at=100.0)}
+    state = fleet(a, wanted("b", 30), wanted("c", 40), free=70, running=["a", "c"], demand=demand)
+    assert kinds(state, UnloadDeployment, LoadDeployment) == ["b"]
+
+
+def test_what_was_reserved_for_a_group_that_waits_is_left_for_the_next_request():
+    state = with_more_groups(30, free=70, demand={"a": IDLE, "b": waits(), "c": waits(960.0)})
+    c = wanted("c", 30)
+    assert kinds(replace(state, desired={**state.desired, "c": c}), LoadDeployment) == ["b", "c"]
+
+
+def test_one_that_is_loaded_starts_before_a_further_group_of_one_that_serves():
+    """Its first call of Serve failed."""
+    state = with_more_groups(30, free=70, pending=Pending(loaded=frozenset({"a", "b"})))
+    assert kinds(state, StartGroup, UnloadDeployment) == [("b", 1, 0)]
 
 
 def test_a_group_that_does_not_fit_keeps_no_memory_from_one_that_is_loaded():

@@ -121,6 +121,16 @@ def test_short_requests_do_not_keep_the_place_for_ever():
     assert unloads(replace(state, demand={"a": soon, "b": waits()})) == []
 
 
+@pytest.mark.parametrize(("served_s", "ended"), [(143.0, []), (223.0, ["a"])])
+def test_one_that_an_edit_has_started_again_keeps_the_turn_of_its_first_start(served_s, ended):
+    """Found by the simulation (seed 480102): its start had taken 222 s and that of the edit 30 s, beside it, so that it was
+    ended as soon as the edit was ready."""
+    a, b = wanted("a", 60), wanted("b", 60)
+    demand = BETWEEN_REQUESTS._replace(ready_since=NOW.steady - served_s, longest_start_s=222.0)
+    state = fleet(a, b, free=30, running=["a"], demand={"a": demand, "b": waits()})
+    assert unloads(state) == ended
+
+
 def test_a_new_controller_ends_nothing_that_is_used_before_it_knows_how_long_a_start_takes():
     a, b = wanted("a", 60), wanted("b", 60)
     state = fleet(a, b, free=30, running=["a"], demand={"a": BETWEEN_REQUESTS, "b": waits()})

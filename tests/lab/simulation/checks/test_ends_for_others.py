@@ -85,3 +85,11 @@ def test_one_that_is_used_serves_for_as_long_as_its_start_took_also_if_it_has_en
     """An alarm of the checker (seed 470007): calls of Serve were slow, and the engine had ended before it looked."""
     violations = list(ended_in_use(ENDS, {"d": ModelUse(used_at=at)}, look(30, at), record))
     assert violations == [f"{at} s: d is used and was ended for e after 100 s, not 150 s"] * is_found
+
+
+@pytest.mark.parametrize(("longest_start_s", "is_found"), [(150.0, False), (222.0, True)])
+def test_the_start_of_a_group_that_was_replaced_counts_after_its_end(longest_start_s, is_found):
+    """Seed 480102: the policy forgot that start with the group, and the checker soon after, when its engine had ended."""
+    record = DemandRecord(ready_since={"d": 800.0}, longest_start_s={"d": longest_start_s})
+    violations = list(ended_in_use(ENDS, {"d": ModelUse(used_at=960.0)}, look(30, 960.0), record))
+    assert violations == ["960.0 s: d is used and was ended for e after 160 s, not 222 s"] * is_found

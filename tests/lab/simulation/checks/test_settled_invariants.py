@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from controller_world import report
-from demand_world import wanted
+from demand_states import wanted
 from policy_world import desired
 
 from sparkfleet.controlplane.policy.ladder import RETRIES
@@ -20,6 +20,7 @@ from sparkfleet.lab.simulation.checks.settled_invariants import (
 )
 from sparkfleet.lab.simulation.fleet import MEMORY, SimulatedEngine, SimulatedFleet
 from sparkfleet.lab.simulation.timeline import Timeline
+from sparkfleet.units import GIB
 
 OLDER, NEWER = ("tiny", 1, 0), ("tiny", 2, 0)
 NOW = 10_000.0
@@ -43,7 +44,7 @@ def test_what_has_ended_is_remembered_until_what_replaced_it_has_served_for_long
 
 
 GIVEN_UP = Standing(given_up=True)
-WANTED = {"tiny": wanted("tiny", 20, generation=2)}
+WANTED = {"tiny": wanted("tiny", 20, on_demand=False, generation=2)}
 
 
 def fleet(*ready, hog=0):
@@ -116,3 +117,30 @@ def test_a_generation_that_served_last_and_does_not_start_is_found(standings, th
 def test_a_group_that_stays_given_up_while_its_memory_is_free_is_found(standing, there, hog, is_found):
     found = list(refused_although_free(WANTED, {NEWER: standing}, applications(*there), fleet(hog=hog)))
     assert found == ["0.0 s: tiny/g2/0 is given up, and the memory it needs is free"] * is_found
+
+
+NODE = "spark1"
+
+
+def two_groups(first_gib, second_gib):
+    """A deployment on demand to which an edit has added a group on the same node."""
+    first, second = (wanted("c", gib, nodes=(NODE,)) for gib in (first_gib, second_gib))
+    groups = (*first.plan.groups, *second.plan.groups)
+    return first.model_copy(update={"plan": first.plan.model_copy(update={"groups": groups})})
+
+
+@pytest.mark.parametrize(
+    ("always_gib", "on_demand", "is_found"),
+    [(25, False, False), (7, False, True), (25, True, True)],
+    ids=["no room beside it", "room beside it", "it may end"],
+)
+def test_a_group_of_one_on_demand_may_wait_if_its_node_has_no_room_for_all_beside_what_runs_always(
+    always_gib, on_demand, is_found
+):
+    """An alarm of the checker (seed 480102): 46 and 57 GiB on a node of 111, beside 25 of a deployment that runs always."""
+    c, a = two_groups(46, 57), wanted("a", always_gib, nodes=(NODE,), on_demand=on_demand)
+    fleet = SimulatedFleet((NODE,), Timeline())
+    for group, gib in ((c.groups[0], 46), (a.groups[0], always_gib)):
+        fleet.engines[group] = SimulatedEngine(group, 0, (NODE,), gib * GIB, ready=True)
+    found = list(everything_wanted({"c": c, "a": a}, {}, fleet))
+    assert found == ["0.0 s: c/g1/1 is wanted and does not serve"] * is_found
