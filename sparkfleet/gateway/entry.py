@@ -37,9 +37,6 @@ CONNECT_S = 3.0
 RETRY_S = 0.2
 LINGER_S = 2.0
 """Seconds in which a client may read an answer behind which its connection ends."""
-STALLED_MS = 60_000
-"""Time after which the kernel ends the connection of a client that takes nothing, as the gateway ends its own: without it
-neither side would notice, as what the gateway sends is not read meanwhile."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """TCP keepalive that ends the streams of a head that lost its power, after 25 s."""
 
@@ -208,8 +205,6 @@ class _Client(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
         self._address = (transport.get_extra_info("peername") or ("",))[0]
         self._server.clients.add(self)
         self._reaching: asyncio.Task[None] | None = None

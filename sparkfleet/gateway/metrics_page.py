@@ -13,6 +13,8 @@ from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime.ports import free_port
 
 _HOST = "127.0.0.1"
+_CONNECTIONS = 64
+"""Connections at once, half of them from this machine's loopback: its users could take the gateway's files."""
 _CONTENT_TYPE = (b"content-type", CONTENT_TYPE_LATEST.encode())
 
 
@@ -42,9 +44,9 @@ async def serve_metrics(registry: CollectorRegistry, note: Path) -> Server:
         port = free_port(_HOST)
         write_atomically(note, f"{port}\n".encode())
     try:
-        return await serve(app, _HOST, port, reuse_port=False)
+        return await serve(app, _HOST, port, reuse_port=False, connections=_CONNECTIONS)
     except ControlError:
-        return await serve(app, _HOST, 0, reuse_port=False)
+        return await serve(app, _HOST, 0, reuse_port=False, connections=_CONNECTIONS)
 
 
 def _noted(note: Path) -> int | None:

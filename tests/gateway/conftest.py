@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
+from raw_client import Start, hello
 from running_gateway import RunningGateway
 from static_picker import StaticPicker
 
@@ -122,6 +123,20 @@ async def open_door() -> AsyncIterator[OpenDoor]:
             return Door(gateway, server, list(engines), picker, key, entry, http)
 
         yield make
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Starts servers of an application, by default `hello`, and closes them after the test."""
+    servers: list[Server] = []
+
+    async def make(app: Any = hello, host: str = "127.0.0.1", port: int = 0, **options: Any) -> Server:
+        servers.append(await serve(app, host, port, **options))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        await server.aclose()
 
 
 @pytest.fixture

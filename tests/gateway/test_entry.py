@@ -15,6 +15,7 @@ from sparkfleet.controlplane.state.head_address import name_on_network
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway import entry as entry_module
 from sparkfleet.gateway.entry import MOST, EntryServer
+from sparkfleet.gateway.http import server_socket
 from sparkfleet.gateway.http.server_socket import ADDRESS_SHARE, CONNECTIONS
 from sparkfleet.gateway.listening import EntryOrder
 
@@ -279,7 +280,7 @@ async def test_a_client_that_says_nothing_goes_with_the_gateways_end(
 
 
 async def test_a_client_that_takes_nothing_is_ended(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_module, "STALLED_MS", 1000)
+    monkeypatch.setattr(server_socket, "STALLED_MS", 1000)
 
     async def pour(reader: Reader, writer: Writer) -> None:
         while True:

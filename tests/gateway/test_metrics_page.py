@@ -1,3 +1,4 @@
+import asyncio
 from pathlib import Path
 
 import aiohttp
@@ -33,6 +34,16 @@ async def test_the_page_keeps_its_address_at_every_start(tmp_path: Path) -> None
     assert again.port == first.port
     for server in (beside, again):
         await server.aclose()
+
+
+async def test_users_of_the_head_cannot_take_the_files_of_the_gateway(tmp_path: Path) -> None:
+    server = await serve_metrics(GatewayMetrics().registry, tmp_path / "metrics.port")
+    held = [await asyncio.open_connection(server.host, server.port) for _ in range(33)]
+    async with asyncio.timeout(5):
+        assert b"too_many_connections" in await held[-1][0].read()
+    for _, writer in held:
+        writer.close()
+    await server.aclose()
 
 
 @pytest.mark.parametrize("text", ["", "x", "0", "99999", "-1"])

@@ -50,10 +50,12 @@ class ResponseOwners:
         self._of: OrderedDict[str, StoredResponse] = OrderedDict()
         self._unwritten: list[str] = []
         self._noted = asyncio.Event()
-        self._read_to = (0, 0)
-        """The file's inode, and the place up to which it was read."""
+        self._first: bytes | None = None
+        """First line of the file that was read: its name passes to others, and the kernel uses the inode of a deleted file
+        again."""
+        self._read_to = 0
+        """The place up to which it was read."""
         if file is not None:
-            self._take_lines(_content(_former(file)))
             self._read_new()
 
     def note(self, beginning: bytes, made: StoredResponse) -> None:
@@ -100,19 +102,16 @@ class ResponseOwners:
             self._of.popitem(last=False)
 
     def _read_new(self) -> None:
-        """Reads what was added to the file since the last time: all of it, if it is another file by now."""
+        """Reads what was added since the last time: to the file, and before it was replaced to the former one."""
         assert self._file is not None
-        try:
-            status = self._file.stat()
-        except OSError:
-            return
-        if status.st_ino != self._read_to[0]:
-            self._read_to = (status.st_ino, 0)
-        if status.st_size <= self._read_to[1]:
-            return
-        text = _content(self._file, self._read_to[1])
+        first = _first_line(self._file)
+        if first != self._first:
+            former = _former(self._file)
+            self._take_lines(_content(former, self._read_to if _first_line(former) == self._first else 0))
+            self._first, self._read_to = first, 0
+        text = _content(self._file, self._read_to)
         whole = text[: text.rfind(b"\n") + 1]
-        self._read_to = (status.st_ino, self._read_to[1] + len(whole))
+        self._read_to += len(whole)
         self._take_lines(whole)
 
     def _take_lines(self, text: bytes) -> None:
@@ -143,6 +142,16 @@ def _append(file: Path, lines: bytes) -> None:
         os.write(place, lines)
     finally:
         os.close(place)
+
+
+def _first_line(file: Path) -> bytes:
+    """The line that a file begins with; b"" if it has none yet."""
+    try:
+        with file.open("rb") as opened:
+            line = opened.readline(_LONGEST)
+    except OSError:
+        return b""
+    return line if line.endswith(b"\n") else b""
 
 
 def _content(file: Path, start: int = 0) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections import defaultdict
 from functools import lru_cache
@@ -10,7 +11,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sparkfleet.gateway.engine.connection import EngineConnection
-from sparkfleet.gateway.http.server_socket import watch_peer
+from sparkfleet.gateway.errors.request_errors import no_files
+from sparkfleet.gateway.http.server_socket import files_ran_out, watch_peer
 
 CONNECT_S = 2.0
 """Time limit to open a connection. The kernel of a live engine's node accepts within milliseconds."""
@@ -21,6 +23,7 @@ IDLE_S = 2.0
 _STEPS = 64
 _SWEEPS = 16
 """Looks at idle connections in `IDLE_S`."""
+log = logging.getLogger(__name__)
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """TCP keepalive: a request to a node without power fails after 25 s without an answer of its kernel."""
 
@@ -56,6 +59,7 @@ class EnginePool:
 
         Raises:
             EngineLost: there is none within `CONNECT_S`.
+            ApiError: 503, this process has no file left for it, of which no engine is the cause.
         """
         at = address_of(url)
         while not fresh and (idle := self._idle.get(at)):
@@ -71,6 +75,10 @@ class EnginePool:
         except TimeoutError:
             raise EngineLost("no connection in time", deliveries=0) from None
         except OSError as error:
+            if files_ran_out(error):
+                refusal = no_files()
+                log.error("no connection to %s: %s", url, refusal.what)
+                raise refusal from error
             raise EngineLost(str(error), deliveries=0) from error
 
     def give_back(self, connection: EngineConnection) -> None:

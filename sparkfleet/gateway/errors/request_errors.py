@@ -103,6 +103,27 @@ def too_many_connections() -> ApiError:
     return later("There are too many connections.", 2, code="too_many_connections", kind="connections")
 
 
+def too_many_sent_ahead(most: int, size: int) -> ApiError:
+    """429: a client has sent too much before the answer to an earlier request. The connection is closed.
+
+    Args:
+        most: requests that it may send ahead.
+        size: bytes of them.
+    """
+    return ApiError(
+        f"More than {most} requests, or {size >> 10} KiB of them, were sent on this connection before an earlier one was"
+        " answered.",
+        do="Send what was not answered again: on further connections, or after the answers.",
+        status=429,
+        code="too_many_sent_ahead",
+    )
+
+
+def no_files() -> ApiError:
+    """503: this process, or the machine, may open no further file, so there is no connection to an engine."""
+    return later("The gateway has no file left for a connection to an engine.", 5, code="no_files")
+
+
 def limited(what: str, seconds: int) -> ApiError:
     """429: a limit of the key. `seconds`: when it admits the request again."""
     return ApiError(

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection of a client: parses its requests and has the application answer them, one after the other.
 
-It has limits on connections, and on the size and the time of a request's head: without them a client could hold
-connections, or fill memory, without an API key.
+It has limits on connections, on the size and the time of a request's head, and on requests that are sent ahead: without
+them a client could hold connections, or fill memory, without an API key.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from urllib.parse import unquote
 
 import httptools
@@ -21,16 +20,20 @@ from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from sparkfleet.gateway.access.limits import has_body
-from sparkfleet.gateway.asgi import DIRECT, Headers, Scope, respond
+from sparkfleet.gateway.asgi import DIRECT, LINGER_S, Headers, Scope, respond
 from sparkfleet.gateway.errors.api_error import ApiError
 from sparkfleet.gateway.errors.request_errors import bad_request, headers_too_large, too_many_connections
 from sparkfleet.gateway.http.http_answers import ClientAnswer
+from sparkfleet.gateway.http.sent_ahead import SentAhead, WaitingRequest
 from sparkfleet.gateway.http.server_socket import Connections
 
 log = logging.getLogger(__name__)
 
 HEAD_BYTES = 64 << 10
 """Limit of the request line and headers: the parser itself has none."""
+HEADERS = 256
+"""Headers of one request: each takes up to 40 times its bytes of memory. Those of the API are limited further, in
+`RequestLimits`, so that their refusals are counted."""
 HEAD_S = 15.0
 """From the opening of a connection, or the first byte of a request, to the end of its headers."""
 IDLE_S = 75.0
@@ -59,12 +62,13 @@ class ClientConnection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.deadline = math.inf
         """Time of the loop at which it is closed."""
+        self.counted: str | None = None
+        """Address under which it counts before it is made: with TLS, that is after the handshake."""
         self.is_lost = False
         self.watchers: list[Callable[[], None]] = []
         self._answer: ClientAnswer | None = None
         """The answer to the last request."""
-        self._waiting = deque[tuple[ClientAnswer, Scope]]()
-        """Requests that were sent before the answer to an earlier one."""
+        self._waiting = SentAhead()
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._has_clock = False
@@ -73,6 +77,10 @@ class ClientConnection(asyncio.Protocol):
         """Bytes of the current head, or of the fields behind a body; None between them."""
         self._parsing = 0
         """Bytes that are being parsed."""
+        self._behind = 0
+        """Size from which a head counts: less than 0 behind the end of a message, whose bytes are among those parsed."""
+        self._refusal: ApiError | None = None
+        """The last answer, to what cannot be read: nothing behind it is parsed."""
         self._again = b""
         """A head to parse once more."""
         self._in_head = False
@@ -105,12 +113,12 @@ class ClientConnection(asyncio.Protocol):
             "client": get_remote_addr(transport),
             "scheme": "https" if is_ssl(transport) else "http",
         }
-        client = self._sides["client"]
-        self._address = client[0] if client else ""
-        if self.open.begin(self._address):
+        client, counted = self._sides["client"], self.counted
+        self._address, self.counted = counted or (client[0] if client else ""), None
+        if counted is not None or self.open.begin(self._address):
             self._start_clock()
         else:
-            self._refuse(too_many_connections())
+            self._write_last(too_many_connections())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends what its client has asked for."""
@@ -127,17 +135,19 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parses data, and refuses a head that does not end."""
-        if self.transport.is_closing():
+        if self._refusal is not None or self.transport.is_closing():
             return
         if self._answer is None or self._answer.complete:
             # An empty line, or the rest of a refused body: neither may go on for ever.
             self._start_clock()
-        self._parsing = len(data)
+        self._parsing, self._behind = len(data), 0
         self._parse(data)
-        if self._head_size is not None and not self.transport.is_closing():
+        if self._head_size is not None and self._refusal is None:
             self._head_size += len(data)
             if self._head_size > self.head_bytes:
                 self._refuse(headers_too_large())
+        if self._waiting and self._refusal is None and self._waiting.is_too_long:
+            self._refuse(self._waiting.refusal())
 
     def pause_writing(self) -> None:
         """Notes that the client is slow."""
@@ -148,7 +158,7 @@ class ClientConnection(asyncio.Protocol):
         self.flow.resume_writing()
 
     def _parse(self, data: bytes) -> None:
-        while data and not self.transport.is_closing():
+        while data:
             try:
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
@@ -156,7 +166,8 @@ class ClientConnection(asyncio.Protocol):
                 data = self._again + data[upgrade.args[0] :]
                 self._again = b""
             except httptools.HttpParserError:
-                self._refuse(bad_request("Invalid HTTP request received."))
+                if self._refusal is None:
+                    self._refuse(bad_request("Invalid HTTP request received."))
                 return
             else:
                 return
@@ -167,7 +178,7 @@ class ClientConnection(asyncio.Protocol):
         """Begins a head. Its clock starts once no answer before it is under way, which would end with it."""
         if self._answer is None or self._answer.complete:
             self._start_clock()
-        self._head_size = 0
+        self._head_size = self._behind
         self._in_head = True
         self._url, self._headers = b"", []
 
@@ -179,13 +190,19 @@ class ClientConnection(asyncio.Protocol):
         """Takes a header; those after the body are dropped: they would pass the checks of headers."""
         if self._in_head:
             self._headers.append((name.lower(), value))
+            if len(self._headers) > HEADERS:
+                self._stop(headers_too_large())
 
     def on_headers_complete(self) -> None:
         """Stops the clock at the end of a head, and begins the request."""
         method = self._parser.get_method()
         if method == b"CONNECT":
             # An upgrade by itself, whatever its headers are: parsed once more it would be one again, without end.
-            return self._refuse(bad_request("CONNECT is a method of proxies, and this is none."))
+            self._stop(bad_request("CONNECT is a method of proxies, and this is none."))
+        if self._parsing > self.head_bytes and self._head_length() > self.head_bytes:
+            self._stop(headers_too_large())
+        if self._waiting and self._waiting.is_full:
+            self._stop(self._waiting.refusal())
         if self._parser.should_upgrade() and has_body(self._headers):
             # Java's client offers HTTP/2 with its first request; the parser would take the body for that protocol.
             self._again = self._head_without_upgrade()
@@ -212,7 +229,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Ends a request, unless its head is parsed once more."""
-        self._head_size = None
+        self._head_size, self._behind = None, -self._parsing
         if not self._again and self._answer is not None and not self._answer.complete:
             self._answer.more_body = False
             self._answer.note()
@@ -220,7 +237,8 @@ class ClientConnection(asyncio.Protocol):
     def _begin(self, method: str) -> None:
         version = self._parser.get_http_version()
         target = httptools.parse_url(self._url)
-        path = target.path.decode("ascii")
+        raw_path = target.path or b"/"  # http://host: the root
+        path = raw_path.decode("ascii")
         before, is_old = self._answer, version == "1.0"
         self._answer = answer = ClientAnswer(
             self,
@@ -237,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
             "method": method,
             "root_path": "",
             "path": unquote(path) if "%" in path else path,
-            "raw_path": target.path,
+            "raw_path": raw_path,
             "query_string": target.query or b"",
             "headers": self._headers,
         }
@@ -247,7 +265,10 @@ class ClientConnection(asyncio.Protocol):
             self._serve(answer, scope)
         else:
             self.flow.pause_reading()
-            self._waiting.append((answer, scope))
+            self._waiting.append(WaitingRequest(answer, scope, self._head_length()))
+
+    def _head_length(self) -> int:
+        return len(self._url) + sum([len(name) + len(value) for name, value in self._headers])
 
     # Answers
 
@@ -275,7 +296,10 @@ class ClientConnection(asyncio.Protocol):
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self._waiting:
-            self._serve(*self._waiting.popleft())
+            following = self._waiting.popleft()
+            self._serve(following.answer, following.scope)
+        elif self._refusal is not None:
+            self._end()
         elif self._in_head:
             self._start_clock()
         else:
@@ -299,8 +323,41 @@ class ClientConnection(asyncio.Protocol):
         self._has_clock = False
         self.deadline = math.inf
 
+    def _stop(self, refusal: ApiError) -> NoReturn:
+        """Refuses what is being parsed. The parser goes no further: it takes an error of its caller as the end."""
+        self._refuse(refusal)
+        raise refusal
+
     def _refuse(self, refusal: ApiError) -> None:
+        """Answers what cannot be read, behind the answers that are under way, and ends the connection."""
+        self._refusal = refusal
         self._stop_clock()
+        answer = self._answer
+        if answer is None or answer.complete:
+            self._end()
+        elif not answer.more_body:
+            pass  # it is behind that request: `on_answered` goes on
+        elif self._waiting:
+            self._waiting.pop()  # it is in that request's body, whose turn has not come
+        elif answer.begun:
+            self.deadline = self._loop.time() + LINGER_S
+        else:
+            self._write_last(refusal)
+
+    def _end(self) -> None:
+        """Sends the last answer, and closes soon: at once, what the client has sent meanwhile would reset it."""
+        assert self._refusal is not None
+        self._answer = None
+        if not self.transport.can_write_eof():  # TLS reads on by itself until its client ends it
+            return self._write_last(self._refusal)
+        self.transport.write(self._refusal.http_answer())
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self.deadline = self._loop.time() + LINGER_S
+        return None
+
+    def _write_last(self, refusal: ApiError) -> None:
+        self._refusal = refusal
         self.transport.write(refusal.http_answer())
         self.transport.close()
 

@@ -7,12 +7,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
+from functools import partial
 
 import uvicorn
 
 from sparkfleet.gateway.asgi import App
 from sparkfleet.gateway.http.client_connection import HEAD_BYTES, HEAD_S, ClientConnection
 from sparkfleet.gateway.http.server_socket import BACKLOG, Connections, connection_limit, listening_socket
+from sparkfleet.gateway.http.tls_listener import TlsListener
 
 TICK_S = 1.0
 """Pause between two looks at the deadlines of connections, and two dates in the headers of answers."""
@@ -38,8 +40,7 @@ class Server:
 
     def stop_accepting(self) -> None:
         """Closes the listening socket: new connections go to other processes on the port. Open ones go on."""
-        for server in self._server.servers:
-            server.close()
+        self._server.stop_accepting()
 
     async def aclose(self, timeout_s: float = 5.0) -> None:
         """Stops accepting, lets answers end for `timeout_s`, cancels the rest, and closes everything."""
@@ -66,7 +67,7 @@ async def serve(
         port: 0 takes any free one.
         reuse_port: let other processes of this user listen on the same port; the kernel spreads connections.
         head_bytes: limit of a request's line and headers.
-        head_s: time for them to arrive.
+        head_s: time for them to arrive, and before them for a TLS handshake.
         connections: connections that are held at once; None: `CONNECTIONS`, or fewer if the process may open fewer files.
         tls: has the certificate; None: HTTP without TLS.
 
@@ -82,8 +83,7 @@ async def serve(
     protocol = type("Protocol", (ClientConnection,), limits)
     config = _config(app, protocol)
     config.load()
-    config.ssl = tls
-    server = _Server(config, min(TICK_S, head_s / 4))
+    server = _Server(config, min(TICK_S, head_s / 4), protocol, tls)
     task = asyncio.create_task(server.serve(sockets=[listener]), name=f"sparkfleet gateway on port {port}")
     await server.is_listening(task)
     return Server(server, listener, task, "http" if tls is None else "https")
@@ -92,9 +92,18 @@ async def serve(
 class _Server(uvicorn.Server):
     """A uvicorn server without signal handlers: signals belong to its process."""
 
-    def __init__(self, config: uvicorn.Config, tick_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        tick_s: float,
+        protocol: type[ClientConnection],
+        tls: ssl.SSLContext | None,
+    ) -> None:
         super().__init__(config)
         self._tick_s = tick_s
+        self._protocol = protocol
+        self._tls = tls
+        self._encrypted: list[TlsListener] = []
         self._listening = asyncio.Event()
         self._stopping = asyncio.Event()
 
@@ -115,13 +124,32 @@ class _Server(uvicorn.Server):
                     connection.transport.close()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # uvicorn would leave connections to asyncio until their handshake is done.
+        await super().startup(sockets if self._tls is None else [])
+        if self._tls is not None:
+            self._encrypted = [
+                TlsListener(
+                    listener,
+                    partial(self._protocol, self.config, self.server_state),
+                    opened=self._protocol.open,
+                    context=self._tls,
+                    handshake_s=self._protocol.head_s,
+                )
+                for listener in sockets or []
+            ]
         self._listening.set()
+
+    def stop_accepting(self) -> None:
+        for server in self.servers:
+            server.close()
+        for encrypted in self._encrypted:
+            encrypted.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn polls every 100 ms for the end of all requests; this one is notified.
-        for server in self.servers:
-            server.close()
+        self.stop_accepting()
+        for one in self._encrypted:
+            one.abort()
         for listener in sockets or []:
             listener.close()
         for connection in list(self.server_state.connections):

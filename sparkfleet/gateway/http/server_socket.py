@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 import socket
 from collections import Counter
@@ -14,8 +16,13 @@ ADDRESS_SHARE = 0.5
 """Share of the connections that one address may have: to open them it needs no API key."""
 _SPARE_FILES = 200
 BACKLOG = 2048
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 """TCP keepalive that notices a vanished client (a closed laptop) after 60 s."""
+
+STALLED_MS = 60_000
+"""Time after which the kernel ends a connection whose client takes nothing of what was sent to it: also one that is closing,
+which nothing else would end as long as that client's kernel answers."""
 
 
 class Connections:
@@ -47,6 +54,19 @@ def connection_limit() -> int:
     return CONNECTIONS if files < 0 else max(1, min(CONNECTIONS, (files - _SPARE_FILES) // 2))
 
 
+def files_ran_out(error: OSError) -> bool:
+    """True if the cause of an error is that this process, or the machine, may open no further file."""
+    if isinstance(
+        error, socket.gaierror
+    ):  # a look-up of a name that could open nothing is one of an unknown name
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        except OSError as cause:
+            return cause.errno in _NO_FILES
+        return False
+    return error.errno in _NO_FILES
+
+
 def listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket:
     """A socket at an address of this machine, for connections of clients.
 
@@ -65,6 +85,7 @@ def listening_socket(host: str, port: int, *, reuse_port: bool) -> socket.socket
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         # Accepted connections inherit these. Without Nagle every token leaves at once.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALLED_MS)
         watch_peer(listener, _KEEPALIVE)
         listener.bind((host, port))
     except OSError as error:

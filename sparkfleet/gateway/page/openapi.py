@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from sparkfleet.gateway.page.admin_routes import CAPTURE, DEPLOYMENTS, GROUPS, LOGS, NODES
@@ -43,6 +45,12 @@ _REFUSED = {
     "409": {"description": "The controller refused; nothing was changed."},
     "503": {"description": "The controller does not answer."},
 }
+
+
+@lru_cache(maxsize=1)
+def description(version: str) -> bytes:
+    """Its JSON. Made once: it takes 50 ms, in which no stream goes on, and its readers need no key."""
+    return json.dumps(openapi(version)).encode()
 
 
 def openapi(version: str) -> dict[str, Any]:

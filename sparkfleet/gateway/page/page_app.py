@@ -28,7 +28,7 @@ from sparkfleet.gateway.engine.usage import UsageMeter
 from sparkfleet.gateway.page.admin_routes import match, of_another_site, reason_of
 from sparkfleet.gateway.page.fleet_change import CaptureRequest, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import DeploymentView, FleetView
-from sparkfleet.gateway.page.openapi import MOST_REQUESTS, openapi
+from sparkfleet.gateway.page.openapi import MOST_REQUESTS, description
 from sparkfleet.gateway.page.text_capture import TextCapture, answer_of
 from sparkfleet.gateway.routing_table import KeyEntry, RoutingTable
 
@@ -132,6 +132,7 @@ class PageApp:
             path: (kind, (files("sparkfleet.gateway.page") / "static" / name).read_bytes())
             for path, (name, kind) in _STATIC.items()
         }
+        description(__version__)  # before there are streams
 
     def owns(self, path: str) -> bool:
         """True if the page answers this path."""
@@ -169,7 +170,7 @@ class PageApp:
             fields = (*_SECURITY, (b"content-type", kind), (b"cache-control", b"no-cache"))
             return await respond(send, 200, fields, body, head=head)
         if path == "/api":
-            return await self._json(send, openapi(__version__), head)
+            return await self._whole(send, description(__version__), head)
         reader = reader_of(scope, table)
         if reader is None:
             raise _Refused(401, "Send an API key, as `Authorization: Bearer sk-sf-…`.")
@@ -287,8 +288,10 @@ class PageApp:
             self._at = self._clock()
 
     async def _json(self, send: Send, document: object, head: bool) -> None:
-        fields = (*_SECURITY, _JSON, (b"cache-control", b"no-store"))
-        await respond(send, 200, fields, json.dumps(document).encode(), head=head)
+        await self._whole(send, json.dumps(document).encode(), head)
+
+    async def _whole(self, send: Send, document: bytes, head: bool) -> None:
+        await respond(send, 200, (*_SECURITY, _JSON, (b"cache-control", b"no-store")), document, head=head)
 
     async def _refuse(self, send: Send, refused: _Refused) -> None:
         body = json.dumps({"error": {"message": refused.words}}).encode()

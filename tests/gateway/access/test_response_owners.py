@@ -153,6 +153,37 @@ async def test_a_full_file_becomes_the_former_one_which_is_read_too(
     assert [known.of(f"resp_{number}") is not None for number in range(5)] == [False, False, True, True, True]
 
 
+@pytest.mark.parametrize("lines_per_file", [1, 2, 3])
+async def test_a_gateway_beside_reads_the_rest_of_a_file_that_was_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines_per_file: int
+) -> None:
+    """Of each file it had read the beginning only when the next one took its name."""
+    monkeypatch.setattr(response_owners, "FILE_BYTES", lines_per_file * len("resp_10\tkey-a\ttiny\tapp-0\n"))
+    file = tmp_path / "owners"
+    owners, beside = ResponseOwners(file), ResponseOwners(file)
+
+    async def add(number: int) -> None:
+        owners.note(b'{"id":"resp_%d"}' % number, MADE)
+        await owners.flush()
+
+    for number in range(10, 30):
+        await add(number)
+        if number % lines_per_file == 0:
+            assert beside.of(f"resp_{number}") == MADE
+    assert beside.of("resp_29") == MADE
+    assert [number for number in range(10, 30) if beside.of(f"resp_{number}") is None] == []
+
+
+async def test_a_file_with_the_inode_of_a_deleted_one_is_read_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "owners"
+    file.write_bytes(b"resp_1\tkey-a\ttiny\tapp-0\nresp_2\tkey-a\ttiny\tapp-0\n")
+    beside = ResponseOwners(file)
+    file.write_bytes(b"resp_3\tkey-a\ttiny\tapp-0\n")  # the same inode, and shorter
+    assert (beside.of("resp_3"), beside.of("resp_1")) == (MADE, MADE)
+
+
 async def test_what_is_broken_in_a_file_is_left_out_and_a_failed_write_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

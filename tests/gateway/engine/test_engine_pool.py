@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import os
+import resource
 import socket
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from sparkfleet.engines.fake import FakeEngine, InjectedFault
 from sparkfleet.gateway.body.request_body import RequestBody
 from sparkfleet.gateway.engine.endpoints import EngineEndpoint
 from sparkfleet.gateway.engine.engine_pool import EngineLost, EnginePool
 from sparkfleet.gateway.engine.upstream import EngineRequest, Upstream
+from sparkfleet.gateway.errors.api_error import ApiError
+
+if TYPE_CHECKING:
+    from conftest import OpenDoor
 
 
 def request(body: bytes = b'{"model": "tiny"}') -> EngineRequest:
@@ -66,3 +77,52 @@ async def test_nothing_is_left_of_an_engine_that_is_gone() -> None:
         await pool.take(url, fresh=False)
     assert not pool._idle
     await upstream.aclose()
+
+
+@contextlib.contextmanager
+def no_file_left() -> Iterator[None]:
+    """Lets this process open no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    held = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_gateway_without_a_file_has_lost_no_engine(run: Callable[..., None], host: str) -> None:
+    async def take() -> None:
+        pool = EnginePool()
+        with no_file_left():
+            await pool.take(f"http://{host}:1", fresh=True)
+
+    with pytest.raises(ApiError, match="no file left") as caught:
+        run(take())
+    assert (caught.value.status, caught.value.kind) == (503, "no_files")
+
+
+async def test_a_gateway_without_a_file_opens_no_circuit(
+    open_door: OpenDoor, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Healthy groups counted as failing, and stayed so once there were files again."""
+    door = await open_door()
+    assert (await door.post())[0] == 200
+    door.gateway.proxy.upstream._pool.close()
+    await asyncio.sleep(0.05)  # its file is free after a turn of the loop
+    with no_file_left():
+        for _ in range(8):
+            status, headers, body = await door.post()
+            assert (status, json.loads(body)["error"]["code"]) == (503, "no_files")
+            assert headers["retry-after"] == "5"
+    assert door.value("sparkfleet_errors_total", model="tiny", kind="no_files") == 8
+    assert "no file left" in caplog.text
+    assert not door.gateway.failing_groups
+    assert (await door.post())[0] == 200

@@ -8,11 +8,11 @@ import gc
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from raw_client import Start, answers, exchange
 
 from sparkfleet.engines.fake import Pace
 from sparkfleet.errors import ControlError
@@ -22,39 +22,11 @@ from sparkfleet.gateway.client_request import ClientRequest
 from sparkfleet.gateway.engine.connection import EngineConnection
 from sparkfleet.gateway.engine.exchange import EngineExchange
 from sparkfleet.gateway.http import client_connection, http_answers
-from sparkfleet.gateway.http.http_server import Server, serve
+from sparkfleet.gateway.http.http_server import Server
+from sparkfleet.gateway.http.sent_ahead import SENT_AHEAD
 
 if TYPE_CHECKING:
     from conftest import Door
-
-Start = Callable[..., Awaitable[Server]]
-
-
-async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    await respond(send, 200, [], scope["path"].encode())
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    servers: list[Server] = []
-
-    async def make(app: Any = hello, host: str = "127.0.0.1", port: int = 0, **options: Any) -> Server:
-        servers.append(await serve(app, host, port, **options))
-        return servers[-1]
-
-    yield make
-    for server in servers:
-        await server.aclose()
-
-
-async def exchange(server: Server, sent: bytes) -> bytes:
-    """Send, and read until the server closes the connection."""
-    reader, writer = await asyncio.open_connection(server.host, server.port)
-    writer.write(sent)
-    async with asyncio.timeout(5):
-        answer = await reader.read()
-    writer.close()
-    return answer
 
 
 async def get(server: Server, path: str = "/a") -> str:
@@ -464,12 +436,6 @@ POST = b"POST /a HTTP/1.1\r\nhost: x\r\n"
 LAST = b"GET /b HTTP/1.1\r\nconnection: close\r\n\r\n"
 
 
-async def answers(server: Server, sent: bytes) -> list[bytes]:
-    """Bodies of the answers to what is sent at once."""
-    parts = (await exchange(server, sent)).split(b"\r\n\r\n")[1:]
-    return [part.partition(b"HTTP/1.1")[0] for part in parts]
-
-
 @pytest.mark.parametrize(
     "framing",
     [b"content-length: 5\r\n\r\nhello", b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"],
@@ -580,7 +546,7 @@ async def test_a_request_for_a_tunnel_is_refused_and_the_server_goes_on(
 
 async def test_an_offer_without_a_body_loses_no_request_behind_it(start: Start) -> None:
     offer = b"GET /a HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"
-    assert len(await answers(await start(told), 2000 * offer + LAST)) == 2001
+    assert len(await answers(await start(told), SENT_AHEAD * offer + LAST)) == SENT_AHEAD + 1
 
 
 async def test_fields_behind_a_body_are_no_headers(start: Start) -> None:
