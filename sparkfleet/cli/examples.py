@@ -14,7 +14,7 @@ EXAMPLES: Mapping[str, str] = {
     "fabric measure": "sparkfleet fabric measure --seconds 5",
     "doctor": "sparkfleet doctor spark1",
     "selftest": "sparkfleet selftest",
-    "plan": "sparkfleet plan Qwen/Qwen3.6-27B-FP8 --sparks 2",
+    "plan": "sparkfleet plan Qwen/Qwen3.6-27B-FP8 --sparks 2 --context 131072",
     "suggest": "sparkfleet suggest --sparks 2 --context 65536",
     "convert": "sparkfleet convert run-vllm.sh",
     "inspect": "sparkfleet inspect Qwen/Qwen3.6-27B-FP8",

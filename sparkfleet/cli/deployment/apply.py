@@ -19,6 +19,14 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console, errors, print_line
+from sparkfleet.cli.planning.model_options import (
+    ConcurrencyOption,
+    ContentOption,
+    ContextOption,
+    ModelOptions,
+    ObjectiveOption,
+    deployments_with,
+)
 from sparkfleet.cli.planning.next_commands import instead_lines
 from sparkfleet.cli.planning.plan_options import (
     AssumeOption,
@@ -45,7 +53,6 @@ from sparkfleet.fleet.planning.group_measurements import (
     measured_words,
 )
 from sparkfleet.fleet.session import Session
-from sparkfleet.specs.load import load_deployments
 
 # A slow import; this module imports in its functions what is needed after the plan is shown.
 if TYPE_CHECKING:
@@ -66,6 +73,10 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
     show_only: DryRunOption = False,
     assumed: AssumeOption = None,
     sparks: SparksOption = None,
+    context: ContextOption = None,
+    concurrency: ConcurrencyOption = None,
+    objective: ObjectiveOption = None,
+    content: ContentOption = None,
     offline: OfflineOption = False,
     pull: Annotated[
         bool,
@@ -87,10 +98,12 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
 ) -> int:
     """Serve the deployments in the files. Starts those that do not run; applying twice changes nothing."""
     given = given_files("apply", files, file)
+    options = ModelOptions(context, concurrency, objective, content)
     if show_only:
         from sparkfleet.cli.planning.dry_run import show_dry_run  # a slow import
 
-        return run(show_dry_run(given, *assumed_fleet(inventory, assumed, sparks), json))
+        specs = deployments_with(given, options)
+        return run(show_dry_run(specs, *assumed_fleet(inventory, assumed, sparks), json))
     for option, value in (("--assume", assumed), ("--sparks", sparks)):
         if value is not None:
             raise SpecError(
@@ -100,20 +113,27 @@ def apply(  # noqa: PLR0917  # its parameters are the command line's
         raise SpecError(
             "--json needs --dry-run.", do="`sparkfleet describe NAME --json` prints a deployment's state."
         )
-    return run(_apply(given, inventory, yes, wait, pull=pull, retry=retry))
+    return run(_apply(given, options, inventory, yes, wait, pull=pull, retry=retry))
 
 
 async def _apply(
-    files: list[Path], inventory: Path, yes: bool, wait: bool, *, pull: bool, retry: bool
+    files: list[Path],
+    options: ModelOptions,
+    inventory: Path,
+    yes: bool,
+    wait: bool,
+    *,
+    pull: bool,
+    retry: bool,
 ) -> int:
-    specs = load_deployments(files)
+    specs = deployments_with(files, options)
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
     print_origins(prepared.planned.checkpoints)
     offers = print_plans(prepared.planned)
     if prepared.gateway:
         console.print(prepared.gateway)
-    for line in instead_lines(files, prepared.planned, inventory, offers):
+    for line in instead_lines(files, prepared.planned, inventory, offers, options):
         print_line(line)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:

@@ -24,7 +24,7 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Value of a variable that the file does not set. Repeatable.",
+        help="Value of a variable of the file, or of a positional parameter (1=VALUE), instead of its own. Repeatable.",
         show_default=False,
     ),
 ]
@@ -78,7 +78,7 @@ def convert(
 
 
 def _setting(text: str) -> tuple[str, str]:
-    found = re.fullmatch(r"([A-Za-z_]\w*)=(.*)", text, re.DOTALL | re.ASCII)
+    found = re.fullmatch(r"([A-Za-z_]\w*|[1-9]\d*)=(.*)", text, re.DOTALL | re.ASCII)
     if found is None:
         raise typer.BadParameter(f"--set {quote(text)}. Expected NAME=VALUE.")
     return found[1], found[2]

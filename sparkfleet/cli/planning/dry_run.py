@@ -24,14 +24,13 @@ from sparkfleet.planner.types.image_refs import image_of, tag_words
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Plan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
-from sparkfleet.specs.load import load_deployments
 
 
 async def show_dry_run(
-    files: list[Path], inventory: Path | Inventory, assumed: str | None, json: bool
+    specs: Sequence[Deployment], inventory: Path | Inventory, assumed: str | None, json: bool
 ) -> int:
     """Plan, and print the commands that `apply` would run on each node."""
-    found = await dry_run(open_session(inventory), load_deployments(files), assumed)
+    found = await dry_run(open_session(inventory), specs, assumed)
     if json:
         print_json({"version": OUTPUT_VERSION} | found.document())
     else:

@@ -17,6 +17,14 @@ from sparkfleet.cli.options import (
     run,
 )
 from sparkfleet.cli.output import console, print_line
+from sparkfleet.cli.planning.model_options import (
+    ConcurrencyOption,
+    ContentOption,
+    ContextOption,
+    ModelOptions,
+    ObjectiveOption,
+    deployments_with,
+)
 from sparkfleet.cli.planning.next_commands import next_lines
 from sparkfleet.cli.planning.plan_options import (
     AssumeOption,
@@ -37,7 +45,7 @@ from sparkfleet.errors import NodeError, SpecError
 from sparkfleet.fleet.gateway import gateway_change
 from sparkfleet.fleet.planning.plan import plan_deployments
 from sparkfleet.specs.inventory import Inventory
-from sparkfleet.specs.load import NoFile, load_deployments
+from sparkfleet.specs.load import NoFile
 
 AllOption = Annotated[bool, typer.Option("--all", help="Show every candidate that was not chosen.")]
 WhyOption = Annotated[
@@ -78,6 +86,10 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
     inventory: InventoryOption = DEFAULT_INVENTORY,
     assumed: AssumeOption = None,
     sparks: SparksOption = None,
+    context: ContextOption = None,
+    concurrency: ConcurrencyOption = None,
+    objective: ObjectiveOption = None,
+    content: ContentOption = None,
     everything: AllOption = False,
     why: WhyOption = None,
     offline: OfflineOption = False,
@@ -93,11 +105,14 @@ def plan(  # noqa: PLR0917  # its parameters are the command line's
         )
     shown = Shown(everything, why, json, (rung or 1) - 1 if explain else None)
     given = given_files("plan", files, file)
-    return run(_plan(given, *assumed_fleet(inventory, assumed, sparks), shown))
+    options = ModelOptions(context, concurrency, objective, content)
+    return run(_plan(given, options, *assumed_fleet(inventory, assumed, sparks), shown))
 
 
-async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | None, shown: Shown) -> int:
-    specs = load_deployments(files)
+async def _plan(
+    files: list[Path], options: ModelOptions, inventory: Path | Inventory, assumed: str | None, shown: Shown
+) -> int:
+    specs = deployments_with(files, options)
     try:
         session = open_session(inventory)
     except NoFile as error:
@@ -116,7 +131,7 @@ async def _plan(files: list[Path], inventory: Path | Inventory, assumed: str | N
         if gateway:
             console.print(gateway)
         print_terms(sums or {}, shown)
-        for line in next_lines(files, planned, inventory, offers):
+        for line in next_lines(files, planned, inventory, offers, options):
             print_line(line)
     if planned.decision.plan.refused:
         return Exit.INFEASIBLE

@@ -58,6 +58,9 @@ SparksOption = Annotated[
     ),
 ]
 
+DEFAULT_KIND = "dgx-spark"
+"""The kind of Spark that is assumed if none is named: of 128 GB."""
+
 
 def assumed_fleet(
     inventory: Path, assumed: str | None, sparks: int | None
@@ -74,7 +77,7 @@ def assumed_fleet(
             "`--sparks` and `--inventory` are both given.",
             do="`--sparks N` plans for Sparks that are in no inventory; `--assume dgx-spark` for those of one.",
         )
-    return assumed_inventory(sparks), assumed or "dgx-spark"
+    return assumed_inventory(sparks), assumed or DEFAULT_KIND
 
 
 def without_owner(given: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from sparkfleet.group.measured_rate import unknown_rate_words
 from sparkfleet.group.report import GroupReport
 from sparkfleet.planner.capacity.start_time import predicted_start
 from sparkfleet.planner.types.plan import Rung
@@ -59,6 +60,8 @@ def start_words(report: GroupReport, rung: Rung | None) -> str:
 def speed_words(report: GroupReport) -> str:
     """`TTFT 24 ms, 17.3 tok/s for one user (3 streams, 4% apart)`; "" if it was not measured."""
     measured = report.measured
+    if "ttft_ms" in measured and (unknown := unknown_rate_words(measured)):
+        return f"TTFT {measured['ttft_ms']:.0f} ms, {unknown}"
     if not {"ttft_ms", "decode_tps"} <= measured.keys():
         return ""
     runs, spread = measured.get("measured_runs", 1), measured.get("decode_tps_spread", 0.0)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.conversion.engine_line import EngineFlag, EngineLine
-from sparkfleet.fleet.conversion.shell_text import shown, unknown_names
+from sparkfleet.fleet.conversion.shell_command import shown, unknown_names
 from sparkfleet.fleet.conversion.speculation_flags import speculation_of
 from sparkfleet.planner.engine_args.engine_args import MEMORY_FLAGS, whole_number
 from sparkfleet.planner.engine_args.reserved_flags import OURS, given
@@ -155,7 +155,7 @@ def known(text: str, what: str) -> str:
             f"{what} is {quote(shown(text))}: the output of a command, which is not run.",
             do="Write its value into the line.",
         )
+    names = ", ".join(f"${name}" if name.isdigit() else name for name in missing)
     raise SpecError(
-        f"{what} is {quote(shown(text))}, and nothing sets {', '.join(missing)}.",
-        do=f"`--set {first}=VALUE` sets it.",
+        f"{what} is {quote(shown(text))}, and nothing sets {names}.", do=f"`--set {first}=VALUE` sets it."
     )

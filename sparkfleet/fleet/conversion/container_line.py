@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -31,6 +32,7 @@ _SWITCHES = frozenset(
 )
 """Long options of `docker run` that take no value (docs.docker.com/reference/cli/docker/container/run)."""
 _SHORT_SWITCHES = frozenset("ditqP")
+_IS_TERMINAL = re.compile(r"-[dqP]*[it][ditqP]*")
 _LAUNCHER = "launch-cluster.sh"
 """Script of eugr/spark-vllm-docker, which runs a command in a container on each Spark: `-t IMAGE -e NAME=VALUE exec …`."""
 _LAUNCHER_VALUES = frozenset(
@@ -49,6 +51,14 @@ class ContainerLine(NamedTuple):
     """Directories and files of the machine by their paths in the container."""
     unread: tuple[str, ...] = ()
     """Files with variables that it reads."""
+    name: str = ""
+    """Its own; "" if it is given none."""
+    has_entrypoint: bool = False
+    """The program of its image is replaced."""
+    is_interactive: bool = False
+    """It has a terminal."""
+    is_running: bool = False
+    """It runs already: the program is started in it by `exec`."""
 
 
 def container_of(words: Sequence[str], variables: Mapping[str, str]) -> ContainerLine | None:
@@ -68,7 +78,12 @@ def container_of(words: Sequence[str], variables: Mapping[str, str]) -> Containe
             return _run(rest[2:], variables)
         if name in TOOLS and rest[:1] == ["exec"]:
             options, command = _split(rest[1:])
-            return ContainerLine(tuple(command[1:]), env=_variables(options, variables))
+            return ContainerLine(
+                tuple(command[1:]),
+                env=_variables(options, variables),
+                name=command[0] if command else "",
+                is_running=True,
+            )
     return None
 
 
@@ -95,6 +110,11 @@ def _run(words: Sequence[str], variables: Mapping[str, str]) -> ContainerLine:
         env=_variables(options, variables),
         mounts=dict(_mounts(options)),
         unread=tuple(value for flag, value in options if flag == "--env-file"),
+        name=next((value for flag, value in options if flag == "--name"), ""),
+        has_entrypoint=bool(entrypoint),
+        is_interactive=any(
+            flag in ("--interactive", "--tty") or _IS_TERMINAL.fullmatch(flag) for flag, _ in options
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from sparkfleet.fleet.conversion.arguments import (
     managed,
 )
 from sparkfleet.fleet.conversion.script_launches import Launch
-from sparkfleet.fleet.conversion.shell_text import shown, unknown_names
+from sparkfleet.fleet.conversion.shell_command import shown, unknown_names
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.document import dump
 from sparkfleet.specs.gguf_names import SUFFIX, tag_of
@@ -60,6 +60,8 @@ class ConvertedLaunch(NamedTuple):
     left_out: tuple[LeftOut, ...]
     notes: tuple[str, ...]
     """Things that the launch line does besides, in words."""
+    assumptions: tuple[str, ...]
+    """Values that its file does not settle, in words."""
 
 
 def converted(launch: Launch, directory: str) -> ConvertedLaunch:
@@ -87,7 +89,7 @@ def converted(launch: Launch, directory: str) -> ConvertedLaunch:
     fields |= {"engine_args": args.engine_args, "env": env}
     given_fields = {name: fields[name] for name in _ORDER if fields.get(name)}
     left_out = (*args.left_out, *without)
-    return ConvertedLaunch(_checked(given_fields), given_fields, left_out, launch.notes)
+    return ConvertedLaunch(_checked(given_fields), given_fields, left_out, launch.notes, launch.assumptions)
 
 
 def _model(launch: Launch, directory: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.conversion.conversion import ConvertedLaunch, converted
 from sparkfleet.fleet.conversion.deployment_text import deployment_text
-from sparkfleet.fleet.conversion.launches import launches_in
+from sparkfleet.fleet.conversion.launches import launches_in, unset_names, unset_words
 from sparkfleet.fleet.conversion.script_launches import Launch
 from sparkfleet.specs.fields import quote
 from sparkfleet.specs.standard_input import read_standard_input
@@ -25,7 +25,7 @@ def convert(file: str, variables: Mapping[str, str], only: str | None = None) ->
 
     Args:
         file: path; `-` is standard input.
-        variables: values of variables that the file does not set.
+        variables: values of variables and positional parameters, instead of the file's own.
         only: name of a service, a model or a deployment; None: all of them.
 
     Raises:
@@ -39,7 +39,7 @@ def convert(file: str, variables: Mapping[str, str], only: str | None = None) ->
             )
     found = launches_in(text, variables)
     if not found:
-        raise _nothing_found(file, text)
+        raise _nothing_found(file, text, unset_names(text, variables))
     directory = os.path.abspath(os.curdir if file == STDIN else os.path.dirname(file) or os.curdir)
     named = [one for one in found if only is None or only in _names(one, directory)]
     if not named:
@@ -95,14 +95,19 @@ def source_name(file: str) -> str:
     return "standard input" if file == STDIN else file
 
 
-def _nothing_found(file: str, text: str) -> SpecError:
-    ollama = re.search(r"\bollama\s+(?:run|pull|serve)\b", text) is not None
+def _nothing_found(file: str, text: str, unset: Sequence[str]) -> SpecError:
+    what = f"{source_name(file)} has no launch line of an engine that sparkfleet runs."
+    if re.search(r"\bollama\s+(?:run|pull|serve)\b", text) is not None:
+        return SpecError(
+            what,
+            means="Ollama's models are GGUF files that llama.cpp serves.",
+            do="`sparkfleet plan ORG/NAME:TAG` plans a GGUF of the Hub, such as unsloth/Qwen3.6-35B-A3B-GGUF:UD-Q4_K_XL.",
+        )
+    sought = "It looks for `vllm serve`, `sglang.launch_server`, `trtllm-serve` and `llama-server`, also in `docker run`."
+    if not unset:
+        return SpecError(what, means=sought, do="`sparkfleet plan ORG/NAME` plans a model by its name.")
     return SpecError(
-        f"{source_name(file)} has no launch line of an engine that sparkfleet runs.",
-        means="Ollama's models are GGUF files that llama.cpp serves."
-        if ollama
-        else "It looks for `vllm serve`, `sglang.launch_server`, `trtllm-serve` and `llama-server`, also in `docker run`.",
-        do="`sparkfleet plan ORG/NAME:TAG` plans a GGUF of the Hub, such as unsloth/Qwen3.6-35B-A3B-GGUF:UD-Q4_K_XL."
-        if ollama
-        else "`sparkfleet plan ORG/NAME` plans a model by its name.",
+        what,
+        means=f"{sought}{unset_words(unset)}",
+        do=f"If one of them is part of that line: `--set {unset[0]}=VALUE`.",
     )

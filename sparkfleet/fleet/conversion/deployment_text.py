@@ -34,6 +34,10 @@ def _text_lines(found: ConvertedLaunch, source: str) -> Iterator[str]:
             yield f"{name}: {flow}"
         else:
             yield dump({name: value}).rstrip()
+    if found.assumptions:
+        yield "# Read with:"
+        for assumption in found.assumptions:
+            yield from _comment(assumption)
     if found.left_out:
         yield "# Left out:"
         grouped: dict[str, list[str]] = {}

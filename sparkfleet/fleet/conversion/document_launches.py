@@ -13,6 +13,7 @@ import yaml
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.conversion.container_line import ContainerLine
 from sparkfleet.fleet.conversion.script_launches import Launch, container_launches, script_launches
+from sparkfleet.fleet.conversion.shell_command import Assumptions
 from sparkfleet.fleet.conversion.shell_text import commands_of
 
 _OF_ENGINES = re.compile(
@@ -67,7 +68,7 @@ def _words(given: object) -> list[str]:
     return [str(word) for word in given] if isinstance(given, list) else []
 
 
-def document_launches(text: str, variables: Mapping[str, str]) -> tuple[Launch, ...]:
+def document_launches(text: str, assumed: Assumptions) -> tuple[Launch, ...]:
     """The engines of a compose file's services, or of a recipe. Raises SpecError if the text is neither."""
     try:
         found = yaml.safe_load(text)
@@ -79,10 +80,10 @@ def document_launches(text: str, variables: Mapping[str, str]) -> tuple[Launch, 
             launch
             for name, service in services.items()
             if isinstance(service, dict)
-            for launch in _of_service(str(name), service, variables)
+            for launch in _of_service(str(name), service, assumed)
         )
     if isinstance(found, dict) and isinstance(found.get("command"), str):
-        return tuple(_of_recipe(found, variables))
+        return tuple(_of_recipe(found, assumed))
     raise SpecError(
         "The text is YAML with neither `services` nor a `command`.",
         means="A compose file has the first, a recipe the second.",
@@ -90,15 +91,15 @@ def document_launches(text: str, variables: Mapping[str, str]) -> tuple[Launch, 
     )
 
 
-def _of_service(name: str, service: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Launch]:
+def _of_service(name: str, service: Mapping[str, Any], assumed: Assumptions) -> Iterator[Launch]:
+    variables = assumed.given
     env = {key: _filled(value, variables) for key, value in _environment(service.get("environment"))}
-    words = [
-        *_service_words(service.get("entrypoint"), variables),
-        *_service_words(service.get("command"), variables),
-    ]
+    entrypoint = _service_words(service.get("entrypoint"), variables)
+    words = [*entrypoint, *_service_words(service.get("command"), variables)]
     mounts = dict(_service_mounts(service.get("volumes"), variables))
-    container = ContainerLine(tuple(words), _filled(str(service.get("image", "")), variables), env, mounts)
-    for launch in container_launches(container, {**variables, **env}):
+    image = _filled(str(service.get("image", "")), variables)
+    container = ContainerLine(tuple(words), image, env, mounts, has_entrypoint=bool(entrypoint))
+    for launch in container_launches(container, {**variables, **env}, assumed):
         yield launch._replace(name=name)
 
 
@@ -139,19 +140,19 @@ def _filled(text: str, variables: Mapping[str, str]) -> str:
     return words[1] if len(words) == 2 else text
 
 
-def _of_recipe(recipe: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Launch]:
+def _of_recipe(recipe: Mapping[str, Any], assumed: Assumptions) -> Iterator[Launch]:
     """A recipe of sparkrun or of eugr/spark-vllm-docker: `{name}` in its command is one of its `defaults`, or its model."""
     defaults = recipe.get("defaults")
     values = {str(key): str(value) for key, value in (defaults.items() if isinstance(defaults, dict) else ())}
     values |= {key: value for key in ("model", "container") if isinstance(value := recipe.get(key), str)}
-    values |= variables
+    values |= assumed.given
     command = _formatted(recipe["command"], values)
     env = {key: _formatted(value, values) for key, value in _environment(recipe.get("env"))}
     mods = recipe.get("mods")
     patches = ", ".join(PurePosixPath(str(one)).name for one in mods) if isinstance(mods, list) else ""
     notes = (f"it patches the image first ({patches}): the image has to contain that",) if patches else ()
     image = str(recipe.get("container") or "")
-    for launch in script_launches(command, {**values, **env}):
+    for launch in script_launches(command, {**values, **env}, assumed):
         yield launch._replace(
             name=str(recipe.get("name") or ""),
             image=launch.image or image,

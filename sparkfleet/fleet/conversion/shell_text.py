@@ -1,63 +1,60 @@
 """Splits a shell script into its commands, with the variables that it sets: nothing of it is run, and no file is read.
 
 It reads the part of POSIX shells and bash that launch scripts are written in: quotes, comments, continued lines, variables
-with defaults, arrays, redirections and here-documents. Conditions and loops are read as if each line ran once.
+with defaults, arrays, redirections, here-documents, and conditions (`shell_conditions`). A loop is read as if it ran once.
 (`bashlex`, the library for it, has a licence that this project's does not allow to be shipped with.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count, takewhile
 
-UNKNOWN = "\ufffc"
-"""Stands around the name of a variable whose value is not known, and around $(…)."""
+from sparkfleet.fleet.conversion.shell_command import (
+    NOTHING_ASSUMED,
+    UNKNOWN,
+    Assumptions,
+    ShellCommand,
+    is_unset,
+)
+from sparkfleet.fleet.conversion.shell_conditions import TESTS, ControlFlow
+
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL | re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?$!-]", re.ASCII)
 _BRACED = re.compile(r"([A-Za-z_]\w*|[0-9@*#]+)(\[[@*]\])?(?::?([-=?+])(.*))?", re.DOTALL | re.ASCII)
 _HERE = re.compile(r"<<(-?)\s*(['\"]?)([A-Za-z_]\w*)\2", re.ASCII)
+_IN_ARITHMETIC = re.compile(r"\$\{?(\w+)\}?|\b([A-Za-z_]\w*)", re.ASCII)
+"""A variable in `((…))`."""
 _DECLARES = frozenset({"export", "declare", "local", "readonly", "typeset"})
 _ENDS = frozenset(";&|()\n")
 
 
-class ShellCommand(NamedTuple):
-    """One simple command."""
-
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    """Its environment: what the script has exported, and what is set in front of it."""
-    variables: Mapping[str, str]
-    """Those that the script has set before it."""
-
-
-def unknown_names(word: str) -> tuple[str, ...]:
-    """Variables in a word whose values are not known; `$(…)` for the output of a command."""
-    return tuple(dict.fromkeys(re.findall(f"{UNKNOWN}(.*?){UNKNOWN}", word, re.DOTALL)))
-
-
-def shown(word: str) -> str:
-    """A word as in the script: `$NAME` for a variable without a value."""
-    return re.sub(f"{UNKNOWN}(.*?){UNKNOWN}", lambda one: one[1] if one[1][:1] == "$" else f"${one[1]}", word)
-
-
-def commands_of(text: str, variables: Mapping[str, str] | None = None) -> tuple[ShellCommand, ...]:
-    """The simple commands of a script, in their order.
+def commands_of(
+    text: str, variables: Mapping[str, str] | None = None, assumed: Assumptions = NOTHING_ASSUMED
+) -> tuple[ShellCommand, ...]:
+    """The simple commands of a script that run, or may run, in their order.
 
     Args:
         text: the script.
         variables: set before it begins.
+        assumed: what it does not settle.
     """
-    reader = _Reader(text, dict(variables or {}))
+    reader = _Reader(text, {**(variables or {}), **assumed.given}, assumed)
     reader.read()
     return tuple(reader.commands)
 
 
 class _Reader:
-    def __init__(self, text: str, variables: dict[str, str]) -> None:
+    def __init__(self, text: str, variables: dict[str, str], assumed: Assumptions = NOTHING_ASSUMED) -> None:
         self._text = text.replace("\r\n", "\n")
         self._at = 0
         self._variables = variables
+        self._given = assumed.given
+        self._flow = ControlFlow(assumed.undecided)
+        self._shifted = 0
+        self._has_array = False
+        """An array is assigned in the command at hand, which has no word of it."""
         self._arrays: dict[str, list[str]] = {}
         self._exported: dict[str, None] = {}
         self._words: list[str] = []
@@ -119,6 +116,7 @@ class _Reader:
         self._at = end + 1
 
     def _double(self) -> None:
+        before, is_empty_list = self._word, False
         self._at += 1
         self._add("")
         while self._at < len(self._text) and self._text[self._at] != '"':
@@ -128,6 +126,7 @@ class _Reader:
                 self._at += 2
             elif char == "$":
                 values = self._expansion()
+                is_empty_list |= not values
                 for value in values[:-1]:  # "${ARRAY[@]}": a word each
                     self._add(value)
                     self._end_word()
@@ -138,6 +137,8 @@ class _Reader:
                 self._add(char)
                 self._at += 1
         self._at += 1
+        if is_empty_list and not self._word:
+            self._word = before
 
     def _unquoted_expansion(self) -> None:
         values = self._expansion()
@@ -166,9 +167,18 @@ class _Reader:
             self._at += 1
             return ["$"]
         self._at = found.end()
-        return [self._value(found[0])]
+        return self._values(found[0])
+
+    def _values(self, name: str) -> list[str]:
+        """One value; of `$@` those of the parameters that are known."""
+        if name not in ("@", "*"):
+            return [self._value(name)]
+        numbers = takewhile(lambda number: str(number) in self._variables, count(1 + self._shifted))
+        return [self._variables[str(number)] for number in numbers]
 
     def _value(self, name: str) -> str:
+        if name.isdigit() and name != "0":
+            name = str(int(name) + self._shifted)
         return self._variables.get(name, f"{UNKNOWN}{name}{UNKNOWN}")
 
     def _braced(self, inner: str) -> list[str]:
@@ -177,12 +187,14 @@ class _Reader:
             return [f"{UNKNOWN}${{{inner}}}{UNKNOWN}"]
         name, is_array, operator, other = found.groups()
         if is_array:
-            return self._arrays.get(name, [])
-        if operator in ("-", "=") and not self._variables.get(name):
+            return self._arrays.get(name, [self._variables[name]] if self._variables.get(name) else [])
+        value = self._variables.get(name, "")
+        is_set = value != "" and not is_unset(value)
+        if operator in ("-", "=") and not is_set:
             return [_expanded(other, self._variables)]
         if operator == "+":
-            return [_expanded(other, self._variables)] if self._variables.get(name) else [""]
-        return [self._value(name)]
+            return [_expanded(other, self._variables)] if is_set else [""]
+        return self._values(name)
 
     def _closing_brace(self) -> int:
         depth = 0
@@ -228,22 +240,52 @@ class _Reader:
             self._at += 1
             self._redirect()
             return
-        self._end_command()
-        self._at += 1
-        if char == "\n":
+        if self._text.startswith("((", self._at) and self._word is None and self._arithmetic():
+            return
+        pair = self._text[self._at : self._at + 2]
+        separator = pair if pair in ("&&", "||", ";;") else char
+        if char == "(":
+            self._words = self._flow.begin(self._words, "")
+        is_group = char == "(" and self._word is None and not self._words
+        self._end_command(separator)
+        self._at += len(separator)
+        if separator == ";;":
+            self._flow.next_branch()
+        elif is_group:
+            self._flow.open_bracket()
+        elif char == ")":
+            self._flow.close_bracket()
+        elif char == "\n":
             self._skip_documents()
+
+    def _arithmetic(self) -> bool:
+        """Reads `((…))` as the words of a test. False if it has no end."""
+        end = self._text.find("))", self._at)
+        if end < 0:
+            return False
+        inner = self._text[self._at + 2 : end]
+        filled = _IN_ARITHMETIC.sub(lambda one: self._value(one[1] or one[2]), inner)
+        self._words += ["((", filled]
+        self._at = end + 2
+        return True
 
     def _array(self, name: str, *, more: bool) -> None:
         """Reads `NAME=(…)`."""
+        self._words = self._flow.begin(self._words, "")
         begin = self._at + 1
         self._skip_array()
         inner = _Reader(self._text[begin : self._at - 1], self._variables)
         inner._arrays = self._arrays
         inner.read()
         words = [word for command in inner.commands for word in command.words]
-        self._arrays[name] = (self._arrays.get(name, []) if more else []) + words
+        self._word, self._has_array = None, True
+        if not self._flow.runs:
+            return
+        if name in self._given:
+            self._arrays.setdefault(name, self._given[name].split())
+            words = words if more else []
+        self._arrays[name] = (self._arrays.get(name, []) if more or name in self._given else []) + words
         self._variables.pop(name, None)
-        self._word = None
 
     def _skip_array(self) -> None:
         quote = ""
@@ -277,31 +319,53 @@ class _Reader:
             self._skip_next = False
         self._word = None
 
-    def _end_command(self) -> None:
+    def _end_command(self, separator: str = "") -> None:
         self._end_word()
         self._skip_next = False
-        words, self._words = self._words, []
-        if words and words[0] in _DECLARES:
-            named = [word for word in words[1:] if not word.startswith("-")]
-            self._assign([word for word in named if _ASSIGNMENT.fullmatch(word)])
-            if words[0] == "export" or "-x" in words:
-                self._exported |= dict.fromkeys(word.partition("=")[0] for word in named)
+        words, self._words = self._flow.begin(self._words, separator), []
+        has_array, self._has_array = self._has_array, False
+        if not words and not has_array:
             return
-        count = 0
-        while count < len(words) and _ASSIGNMENT.fullmatch(words[count]):
-            count += 1
-        if count == len(words):
+        in_front = len(list(takewhile(_ASSIGNMENT.fullmatch, words)))
+        is_assignment = in_front == len(words) or words[0] in _DECLARES
+        if not self._flow.runs:
+            self._skip(words if is_assignment else ())
+        elif in_front == len(words):
             self._assign(words)
-            return
-        env = {name: self._variables[name] for name in self._exported if name in self._variables}
-        env |= {found[1]: found[3] for word in words[:count] if (found := _ASSIGNMENT.fullmatch(word))}
-        self.commands.append(ShellCommand(tuple(words[count:]), env, dict(self._variables)))
+        elif words[0] in _DECLARES:
+            self._declare(words)
+        elif words[in_front] not in TESTS and words[-1] != "]]":
+            self._run(words, in_front)
+        self._flow.end(words, separator, is_assignment=is_assignment)
 
-    def _assign(self, words: list[str]) -> None:
+    def _skip(self, words: Iterable[str]) -> None:
+        """Variables that the script sets in a branch that does not run are empty."""
+        for word in words:
+            if found := _ASSIGNMENT.fullmatch(word):
+                self._variables.setdefault(found[1], "")
+
+    def _declare(self, words: Sequence[str]) -> None:
+        named = [word for word in words[1:] if not word.startswith("-")]
+        self._assign([word for word in named if _ASSIGNMENT.fullmatch(word)])
+        if words[0] == "export" or "-x" in words:
+            self._exported |= dict.fromkeys(word.partition("=")[0] for word in named)
+
+    def _run(self, words: Sequence[str], in_front: int) -> None:
+        """Adds a command with assignments in front of it."""
+        if words[0] == "shift" and self._flow.is_certain:
+            self._shifted += int(words[1]) if len(words) > 1 and words[1].isdigit() else 1
+        env = {name: self._variables[name] for name in self._exported if name in self._variables}
+        env |= {found[1]: found[3] for word in words[:in_front] if (found := _ASSIGNMENT.fullmatch(word))}
+        self.commands.append(ShellCommand(tuple(words[in_front:]), env, dict(self._variables)))
+
+    def _assign(self, words: Sequence[str]) -> None:
         for word in words:
             if found := _ASSIGNMENT.fullmatch(word):
                 name, more, value = found.groups()
-                self._variables[name] = (self._variables.get(name, "") if more else "") + value
+                # Run without arguments, a script keeps the default that `--model) MODEL=$2` replaces.
+                is_kept = UNKNOWN in value and self._variables.get(name) and not self._flow.is_certain
+                if more or not (is_kept or name in self._given):
+                    self._variables[name] = (self._variables.get(name, "") if more else "") + value
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:

@@ -116,6 +116,8 @@ NEVER_MEASURED = "no speed, as the API of a custom workload is not known"
 
 def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     """Measurements of a group with their predictions, both for one short request alone."""
+    from sparkfleet.group.measured_rate import unknown_rate_words
+
     if not {"ttft_ms", "decode_tps"} & report.measured.keys():
         return NEVER_MEASURED if report.engine == "custom" else NOT_MEASURED
     rung = rung_of(deployment, report)
@@ -124,6 +126,7 @@ def measured_words(deployment: DeploymentStatus, report: GroupReport) -> str:
     tps = _number(
         report, "decode_tps", "{:.1f} tok/s for one user", prediction.check_decode_tps if prediction else None
     )
+    tps = unknown_rate_words(report.measured) or tps
     text = report.measured.get("tokens_per_step")
     return f"TTFT {ttft}, {tps}" + (f", {text:.2f} tokens per step of that text" if text else "")
 

@@ -36,6 +36,7 @@ from sparkfleet.fleet.planning.fleet_decision import (
 )
 from sparkfleet.fleet.planning.gguf_offers import GgufOffer, plans_with_ggufs
 from sparkfleet.fleet.planning.named_images import NamedImage, plans_with_named_images
+from sparkfleet.fleet.planning.published_names import misspelt_line
 from sparkfleet.fleet.planning.replanning import Replanning
 from sparkfleet.fleet.planning.start_obstacles import start_obstacles
 from sparkfleet.fleet.planning.step_times import load_step_times
@@ -282,7 +283,14 @@ async def fleet_of(
 async def checkpoints_for(
     session: Session, specs: Sequence[Deployment], fleet: Fleet
 ) -> dict[str, Checkpoint]:
-    """Facts of the checkpoints from this machine, and from the nodes if it lacks the weights and they are not assumed."""
+    """Facts of the checkpoints from this machine, and from the nodes if it lacks the weights and they are not assumed.
+
+    Names that may be misspelt are reported to the session.
+    """
     if fleet.assumed:
-        return checkpoints_of(specs, fleet.nodes)
-    return await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
+        found = checkpoints_of(specs, fleet.nodes)
+    else:
+        found = await checkpoints_on(specs, fleet.nodes, session.inventory, session.channels)
+    for line in filter(None, map(misspelt_line, found.values())):
+        session.report(TroubleFound(line=line))
+    return found

@@ -8,11 +8,12 @@ from typing import Literal
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.fleet.planning.gguf_offers import MOST_TRIED
 from sparkfleet.knowledge.models.fewer_bits import published_models
-from sparkfleet.knowledge.models.known_models import checkpoint_if_known, ggufs_of
+from sparkfleet.knowledge.models.known_models import checkpoint_if_known, ggufs_of, is_base
+from sparkfleet.knowledge.rules.rules import load_book
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
-from sparkfleet.specs.deployment import Deployment, Objective
+from sparkfleet.specs.deployment import Deployment, Objective, TextKind
 from sparkfleet.values import Value
 
 _NAME = "suggested"
@@ -28,12 +29,13 @@ class ModelRequirements(Value):
     objective: Objective = "interactive"
     context: int | None = None
     concurrency: int | None = None
+    content: TextKind = "mixed"
     needs: tuple[Literal["vision", "tools"], ...] = ()
     license: Literal["open", "any"] = "any"
 
 
 class Suggestion(Value):
-    """A model that a fleet can serve, with the checkpoint of it that is predicted fastest."""
+    """A model that a fleet can serve, with a checkpoint of it."""
 
     model: str
     """The checkpoint: its Hub id."""
@@ -50,6 +52,8 @@ class Suggestion(Value):
     """Engines of the plan, each at that rung or a like one."""
     tps: float
     """Predicted under the objective: of one request, or of all together; 0: not predicted."""
+    wrong_results: tuple[str, ...] = ()
+    """Ids of rules by which the checkpoint is known to give wrong results as it is planned."""
 
 
 class Suggestions(Value):
@@ -72,21 +76,31 @@ def suggestions(
     Args:
         fleet: its nodes.
         wanted: what each has to meet.
-        every: each published checkpoint of a model, not the fastest alone.
+        every: each published checkpoint of a model, not the fastest of those without known wrong results alone; base models,
+            too.
         on_model: called with the number of models that are planned, and of all.
     """
-    models = published_models()
+    models = {
+        name: kept
+        for name, ids in published_models().items()
+        if (kept := tuple(one for one in ids if every or not is_base(one)))
+    }
     found: list[list[Suggestion]] = []
     not_served: list[str] = []
     for done, (name, ids) in enumerate(models.items()):
         if options := _options(fleet, wanted, ids):
-            found.append(sorted(options, key=lambda one: (-one.tps, one.bytes_on_disk)))
+            found.append(sorted(options, key=_rank))
         else:
             not_served.append(name)
         on_model(done + 1, len(models))
     found.sort(key=lambda options: (-max(one.parameters for one in options), -options[0].tps))
     shown = tuple(one for options in found for one in (options if every else options[:1]))
     return Suggestions(found=shown, not_served=tuple(not_served))
+
+
+def _rank(option: Suggestion) -> tuple[bool, float, int]:
+    """Order of a model's checkpoints: those without known wrong results first, then the fastest."""
+    return bool(option.wrong_results), -option.tps, option.bytes_on_disk
 
 
 def _options(fleet: Fleet, wanted: ModelRequirements, ids: Sequence[str]) -> list[Suggestion]:
@@ -113,6 +127,14 @@ def _plans(
             yield _suggestion(checkpoint, plan)
 
 
+def _wrong_results(rung: Rung) -> Iterator[str]:
+    """Ids of the rules against wrong results that a rung's notes warn of."""
+    for rule in load_book().rules:
+        is_known = rule.severity == "garbage" and rule.confidence != "conjecture"
+        if is_known and any(note.startswith(f"{rule.title} ({rule.id})") for note in rung.notes):
+            yield rule.id
+
+
 def _suggestion(checkpoint: Checkpoint, plan: DeploymentPlan) -> Suggestion:
     return Suggestion(
         model=checkpoint.id,
@@ -123,4 +145,5 @@ def _suggestion(checkpoint: Checkpoint, plan: DeploymentPlan) -> Suggestion:
         rung=plan.groups[0].choice,
         groups=len(plan.groups),
         tps=plan.tps or 0.0,
+        wrong_results=tuple(_wrong_results(plan.groups[0].choice)),
     )

@@ -15,6 +15,7 @@ from sparkfleet.fleet.deployments.watch import step_detail, step_of_group
 from sparkfleet.fleet.report.on_demand_words import use_words
 from sparkfleet.gateway.report import EntryReport
 from sparkfleet.group.group_name import short_name
+from sparkfleet.group.measured_rate import unknown_rate_words
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band
 from sparkfleet.planner.capacity.start_time import predicted_start
@@ -243,6 +244,8 @@ def _speed(deployment: DeploymentStatus, group: GroupReport) -> str:
     if "decode_tps" in group.measured:
         predicted = f" (predicted {band_ends(band)})" if band else ""
         words.append(f"{group.measured['decode_tps']:.1f} tok/s for one user{predicted}")
+    elif unknown := unknown_rate_words(group.measured):
+        words.append(unknown)
     return ", ".join(words)
 
 

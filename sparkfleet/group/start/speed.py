@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from statistics import median
 
+from sparkfleet.group.measured_rate import MOST_SPREAD
 from sparkfleet.group.probe import StreamMeasurement
 from sparkfleet.remote.atomic_write import make_private
 from sparkfleet.values import Value
@@ -36,10 +37,11 @@ class SpeedMeasurement(Value):
     runs: int
 
     def values(self) -> dict[str, float]:
-        """The numbers by name."""
+        """The numbers by name, without a rate if its streams give none."""
+        rate = {"decode_tps": self.decode_tps} if self.spread <= MOST_SPREAD else {}
         return {
             "ttft_ms": self.ttft_ms,
-            "decode_tps": self.decode_tps,
+            **rate,
             "decode_tps_spread": self.spread,
             "measured_runs": float(self.runs),
         }

@@ -75,8 +75,12 @@ class StartChecks:
         return measured | found.values()
 
     async def measure_once_idle(self) -> None:
-        """Measures an engine that serves unmeasured, while it has no requests of others and no other engine starts."""
-        pause_s = LOOK_S
+        """Measures an engine that serves without a rate, while it has no requests of others and no other engine starts.
+
+        Again after a minute and after ever longer pauses, as long as its streams give none.
+        """
+        is_tried = "decode_tps_spread" in self._reports.last.measured
+        pause_s = LATER_S if is_tried else LOOK_S
         while "decode_tps" not in self._reports.last.measured:
             await asyncio.sleep(pause_s)
             load = self._client.load
@@ -89,6 +93,8 @@ class StartChecks:
                 continue
             if found and not (await self._client.read_load()).running:
                 self._reports.enter(self._reports.last.phase, measured=self._reports.last.measured | found)
+            if found:  # without a rate: streams of others, or an engine whose own differ each time
+                pause_s = max(LATER_S, 2 * pause_s)
 
     async def _measure(self, wait_s: float) -> dict[str, float]:
         """The speed, by name; {} if other groups of the node start or are measured for longer than `wait_s`."""

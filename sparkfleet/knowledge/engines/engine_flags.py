@@ -14,6 +14,8 @@ from sparkfleet.values import Value
 
 FILES = Path(__file__).parent / "engine_flags"
 ENGINE_LABELS = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
+SIMILAR = 0.75
+"""Least similarity of two names (`difflib`) of which one may be meant for the other."""
 
 
 class FlagFault(Value):
@@ -56,6 +58,13 @@ def engines_with(flag: str) -> tuple[str, ...]:
     )
 
 
+def nearest_flag(flag: str) -> str:
+    """The flag of any known release of any engine with the most similar name; "" if none is similar."""
+    name = flag.replace("_", "-").partition(".")[0]
+    flags = {one for engine in ENGINE_LABELS for table in _releases(engine).values() for one in table.flags}
+    return next(iter(get_close_matches(name, flags, n=1, cutoff=SIMILAR)), "")
+
+
 def may_have_others(engine: str, version: str) -> bool:
     """True if a version may have flags that no known release has: a later one, or one that cannot be ordered."""
     newest = list(_releases(engine))[-1:]
@@ -87,7 +96,7 @@ def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[Fl
             continue
         meant = {name} & searched or {one for one in searched if one.startswith(name)}
         if not meant:
-            near = tuple(get_close_matches(name, searched, n=1, cutoff=0.75))
+            near = tuple(get_close_matches(name, searched, n=1, cutoff=SIMILAR))
             found.append(FlagFault(flag=flag, near=near, certain=exact is not None, releases=releases))
         elif exact and len(meant) == 1 and flag.replace("_", "-") == name:
             choices = exact.choices.get(meant.pop(), ())

@@ -8,7 +8,7 @@ from functools import cache
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.knowledge.models.known_models import MODELS, checkpoint_if_known, without_format
-from sparkfleet.knowledge.models.published_checkpoints import CHECKPOINTS
+from sparkfleet.knowledge.models.published_checkpoints import CHECKPOINTS, load_published
 from sparkfleet.specs.model_name import base_name
 
 SMALLER = 0.8
@@ -32,7 +32,7 @@ def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...
         return order.index(maker) if maker in order else len(order)
 
     found: dict[str, Checkpoint] = {}
-    for id_ in sorted(published_models().get(without_format(own), ()), key=rank):
+    for id_ in sorted(published_models().get(_model_of(own), ()), key=rank):
         other = checkpoint_if_known(id_)
         if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
             found.setdefault(other.quantization.scheme.format, other)
@@ -49,11 +49,16 @@ def _is_smaller(other: Checkpoint, checkpoint: Checkpoint) -> bool:
 
 @cache
 def published_models() -> Mapping[str, tuple[str, ...]]:
-    """Hub ids of the checkpoints that are known, by the name of their model (`without_format`)."""
+    """Hub ids of the checkpoints that are known, by the name of the model that they are copies of (`without_format`)."""
     found: dict[str, list[str]] = {}
     for id_ in dict.fromkeys(_ids()):
-        found.setdefault(without_format(id_), []).append(id_)
+        found.setdefault(_model_of(id_), []).append(id_)
     return {name: tuple(ids) for name, ids in found.items()}
+
+
+def _model_of(id_: str) -> str:
+    published = load_published().get(id_.lower())
+    return without_format((published.of if published is not None else "") or id_)
 
 
 def _ids() -> Iterator[str]:

@@ -53,8 +53,13 @@ _OTHERWISE = re.compile(r"exl[23]|gguf|[0-9]bpw|(?:^|[-_.])i?q[1-8](?:_|$)|(?:^|
 """Formats whose size no known config contains."""
 _MLX = "mlx-community/"
 _FORMAT = re.compile(
-    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|[48]bit|w[48]a\d+|block|dynamic|mixed|fast|mtp|sm121|gb10|spark"
+    r"nvfp4\w*|mxfp[48]|fp[48]|bf16|int[48]\w*|gptq|awq|autoround|[48]bit|w[48]a\d+|block|dynamic|mixed|fast|mtp|lmhead|hybrid"
+    r"|sm121|gb10|spark"
 )
+_FORMAT_PREFIX = "spark_"
+"""A word of a format in front of a name: bjk110/SPARK_Qwen3.5-122B-A10B-NVFP4."""
+_BASE = re.compile(r"-(?:base|pt)(?![a-z])", re.IGNORECASE)
+"""The word of a base model in its name: Qwen/Qwen3-8B-Base, google/gemma-3-12b-pt."""
 
 
 def _known_shapes(config: str) -> str:
@@ -82,6 +87,8 @@ class KnownModel(Value):
     vision: bool | None = None
     """True if the weight map has a vision tower; None: not published."""
     license: str = ""
+    base: tuple[str, ...] = ()
+    """Globs of base models among these, which were not trained for conversations and whose names do not have that."""
     note: str = ""
     sources: Sources
     date: Date
@@ -278,6 +285,13 @@ def config_name(model: str) -> str | None:
     return _shapes_of(name) if one is None else one.config
 
 
+def globs_of(model: str) -> tuple[str, ...]:
+    """The patterns by which a checkpoint is known, by its Hub id; () if there is none."""
+    name = base_name(model)
+    entry = _entry_of(name)
+    return () if entry is None else tuple(glob for glob in entry.match if matches(name, (glob,)))
+
+
 def quant_in_name(model: str) -> str | None:
     """The quantisation that a name claims; None if it claims none."""
     text = model.rpartition("/")[2].lower()
@@ -327,8 +341,14 @@ def _with_published(checkpoint: Checkpoint, known: KnownModel) -> Checkpoint:
 
 def without_format(id_: str) -> str:
     """A model's name without its owner and the words of a format: unlike `plain`, with its training and its version."""
-    words = id_.rpartition("/")[2].lower().split("-")
+    words = id_.rpartition("/")[2].lower().removeprefix(_FORMAT_PREFIX).split("-")
     return "-".join(word for word in words if not _FORMAT.fullmatch(word))
+
+
+def is_base(id_: str) -> bool:
+    """True for a base model, which continues texts: it was not trained for conversations."""
+    name = id_.rpartition("/")[2]
+    return _BASE.search(name) is not None or any(matches(id_, known.base) for known in MODELS.content.models)
 
 
 def hub_spelling(name: str) -> str | None:

@@ -71,6 +71,8 @@ class PublishedCheckpoint(Value):
     id: str
     architecture: str
     """Class name of its config.json."""
+    of: str = ""
+    """Hub id of the model that it is a copy of, if its own name without the format is another; "" if it is not."""
     bytes: Annotated[int, Field(gt=0)] | None = None
     """Of the weight files; None: not published."""
     bits: dict[PublishedPart, Bits] = Field(default_factory=dict)

@@ -216,6 +216,15 @@ class TestWords:
         (one,) = measurements_of(status(deployment))
         assert one.point.accepted == 3.204
 
+    def test_streams_that_differ_too_much_have_no_rate_and_are_no_evidence_of_one(self, spec, plan):
+        apart = report(measured={"ttft_ms": 200.0, "decode_tps_spread": 161.91, "measured_runs": 3.0})
+        deployment = running(spec, plan, apart)
+        words = measured_words(deployment, apart)
+        assert words.startswith("TTFT 200 ms (predicted ")
+        assert words.endswith("), tok/s not known: its 3 streams are 16191% apart")
+        (one,) = measurements_of(status(deployment))
+        assert (one.point.ttft_ms, one.point.decode_tps_per_request) == (200.0, None)
+
     def test_apply_ends_with_it(self, spec, plan, capsys):
         deployment = running(spec, plan, report())
         apply.print_outcome({"m": deployment})

@@ -44,7 +44,7 @@ def test_several_need_a_directory_or_a_name(sparkfleet, script, tmp_path):
     assert (code, out) == (0, f"wrote {tmp_path}/made/one.yaml\nwrote {tmp_path}/made/two.yaml\n")
 
 
-@pytest.mark.parametrize("setting", ["MODEL", "1=2", "=x", "A B=1"])
+@pytest.mark.parametrize("setting", ["MODEL", "0=2", "=x", "A B=1"])
 def test_a_setting_is_a_name_and_a_value(sparkfleet, script, setting):
     code, _, err = sparkfleet("convert", script("vllm serve $MODEL"), "--set", setting)
     assert code == 1

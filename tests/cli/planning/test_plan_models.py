@@ -73,6 +73,55 @@ class TestWithoutFiles:
         _, by_name, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--json")
         assert json.loads(by_name) == json.loads(by_file)
 
+    def test_options_are_the_fields_of_a_file(self, sparkfleet, tmp_path):
+        fields = "context: 65536\nconcurrency: 2\nobjective: throughput\ncontent: agent\n"
+        (tmp_path / "model.yaml").write_text(f"name: gpt-oss-120b\nmodel: openai/gpt-oss-120b\n{fields}")
+        _, by_file, _ = sparkfleet("plan", "model.yaml", "--sparks", "1", "--offline", "--json")
+        options = ("--context", 65536, "--concurrency", 2, "--objective", "throughput", "--content", "agent")
+        model = ("openai/gpt-oss-120b", "--sparks", "1", "--offline")
+        _, by_name, _ = sparkfleet("plan", *model, *options, "--json")
+        assert json.loads(by_name) == json.loads(by_file)
+        _, out, _ = sparkfleet("plan", *model, *options)
+        words = " ".join(map(str, options))
+        assert f"`sparkfleet apply openai/gpt-oss-120b {words}` serves it as gpt-oss-120b" in out
+        assert f"`sparkfleet apply ggml-org/gpt-oss-120b-GGUF:MXFP4 {words}` serves a GGUF of it" in out
+        lines = ", ".join(f"`{line}`" for line in fields.splitlines())
+        assert f"`name: gpt-oss-120b`, `model: openai/gpt-oss-120b`, {lines}\n" in out
+
+    def test_options_are_for_the_commands_of_a_model_as_well(self, sparkfleet):
+        model = ("openai/gpt-oss-120b", "--sparks", "1", "--offline")
+        code, out, _ = sparkfleet("apply", "--dry-run", *model, "--context", 16384)
+        assert code == 0
+        assert "--max-model-len 16384" in out
+
+    @pytest.mark.parametrize("verb", [("plan",), ("apply", "--dry-run")])
+    def test_a_file_has_its_own_fields(self, sparkfleet, tmp_path, verb):
+        (tmp_path / "model.yaml").write_text("name: a\nmodel: openai/gpt-oss-120b\n")
+        given = ("openai/gpt-oss-20b", "model.yaml", "--sparks", "1", "--context", 65536, "--content", "code")
+        code, out, err = sparkfleet(*verb, *given)
+        assert (code, out) == (Exit.ERROR, "")
+        assert (
+            "--context, --content: for models that are given by their names. model.yaml is no model." in err
+        )
+        assert "Write `context: 65536`, `content: code` into it." in err
+
+    def test_an_option_has_the_limits_of_its_field(self, sparkfleet):
+        code, _, err = sparkfleet("plan", "openai/gpt-oss-20b", "--sparks", "1", "--context", 10**12)
+        assert code == Exit.ERROR
+        assert "--context 1000000000000: Input should be less than or equal to" in err
+
+    def test_a_name_that_is_nearly_a_known_one_is_planned_with_a_warning(self, sparkfleet):
+        code, out, err = sparkfleet("plan", "nvidia/Qwen3.8-27B-NVFP5", "--sparks", "1", "--offline")
+        assert code == Exit.PENDING
+        assert "by the pattern of" in out
+        assert err == (
+            "warning: nvidia/Qwen3.8-27B-NVFP5 is no known name, and the Hub has not confirmed it: the shapes of"
+            " Qwen/Qwen3.5-27B are assumed. Did you mean `sparkfleet plan nvidia/Qwen3.8-27B-NVFP4`?\n"
+        )
+        assert (
+            "Did you mean" in sparkfleet("apply", "--dry-run", "nvidia/Qwen3.8-27B-NVFP5", "--sparks", "1")[2]
+        )
+
     def test_the_commands_of_a_model(self, sparkfleet):
         code, out, err = sparkfleet("apply", "--dry-run", "openai/gpt-oss-120b", "--sparks", "1")
         assert (code, err) == (0, "")

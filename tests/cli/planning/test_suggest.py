@@ -67,8 +67,41 @@ def test_without_an_inventory_it_names_the_way(sparkfleet, tmp_path, monkeypatch
     assert "`sparkfleet suggest --sparks 2` needs none." in err
 
 
-def test_a_narrow_terminal_has_fewer_columns(sparkfleet, monkeypatch):
-    from sparkfleet.cli.planning import suggest
+def test_the_sparks_of_the_options_and_the_fields_are_those_of_the_next_command(sparkfleet):
+    options = ("--context", 65536, "--objective", "throughput", "--content", "code")
+    code, out, _ = sparkfleet("suggest", "--sparks", 1, "--assume", "dgx-spark-64", *options)
+    assert code == 0
+    assert "gpt-oss-120b" not in out.partition("\n\n")[0]  # 61 GiB of weights
+    more = "--sparks 1 --assume dgx-spark-64 --context 65536 --objective throughput --content code"
+    assert f"`sparkfleet plan MODEL {more}` has the reason." in out
+    assert f"next: `sparkfleet plan Qwen/Qwen3.6-27B-FP8 {more}` has the reasons.\n" in out
 
-    monkeypatch.setattr(suggest, "NARROW", 10_000)
-    assert "MEMORY" not in sparkfleet("suggest", "--sparks", 1)[1]
+
+def test_a_pipe_has_whole_lines(sparkfleet, monkeypatch):
+    monkeypatch.setattr(console, "width", 80)
+    out = sparkfleet("suggest", "--sparks", 1)[1]
+    heading, first, *_ = out.splitlines()
+    assert heading.split() == ["MODEL", "SIZE", "RUNS", "AS", "TOK/S", "MEMORY", "CONTEXT"]
+    assert len(first) > 100
+    assert first.index("GiB") > heading.index("MEMORY")
+    assert first.index(" × ") > heading.index("CONTEXT")
+
+
+def test_a_narrow_terminal_has_the_name_in_a_line_and_everything_else_below(sparkfleet, monkeypatch):
+    monkeypatch.setattr(console, "width", 60)
+    monkeypatch.setattr(type(console), "is_terminal", property(lambda _: True))
+    out = sparkfleet("suggest", "--sparks", 1)[1]
+    first, below, *_ = out.split("\n", 1)[0], out.split("\n", 1)[1]
+    assert first == "ggml-org/gpt-oss-120b-GGUF:MXFP4"
+    row = " ".join(below.partition("\nnvidia/")[0].split())
+    assert row.startswith("54.1 tok/s (")
+    assert "117B, 5.1B active · TP=1 · llama.cpp · GGUF-MXFP4" in row
+    assert row.endswith(" GiB · context 32768 × 4")
+    assert all(len(line) <= 60 for line in below.partition("\n\n")[0].splitlines())
+
+
+def test_known_wrong_results_are_named(sparkfleet, monkeypatch):
+    name = "LibertAIDAI/GLM-5.3-Flash-NVFP4"
+    monkeypatch.setattr(module, "published_models", lambda: {"glm-5.3-flash": (name,)})
+    out = sparkfleet("suggest", "--sparks", 2)[1]
+    assert f"Known to give wrong results: {name} (`sparkfleet explain glm53-libertaidai-tokens`)." in out

@@ -48,6 +48,12 @@ def test_an_engine_without_phases_has_no_parts(rung):
     assert ready_words(_ready(), rung) == "started in 212.3 s"
 
 
+def test_streams_that_differ_too_much_have_no_rate(rung):
+    measured = {"ttft_ms": 24.0, "decode_tps_spread": 161.91, "measured_runs": 3.0}
+    words = "; measured TTFT 24 ms, tok/s not known: its 3 streams are 16191% apart"
+    assert ready_words(_ready(measured=measured), rung) == f"started in 212.3 s{words}"
+
+
 def test_a_group_of_an_earlier_plan_has_no_prediction():
     assert ready_words(_ready(start_times=TIMES), None) == f"started in 212.3 s ({PARTS})"
 

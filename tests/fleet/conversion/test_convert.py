@@ -4,6 +4,7 @@ import pytest
 
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.conversion.convert import MOST_BYTES, convert, write_deployments
+from sparkfleet.fleet.conversion.deployment_text import deployment_text
 
 TWO = "vllm serve org/one\nvllm serve org/two -tp $TP\n"
 
@@ -44,12 +45,26 @@ def test_paths_begin_at_the_file(script, tmp_path):
     [
         ("echo", "sparkfleet plan ORG/NAME`"),
         ("ollama run qwen3:8b", "ORG/NAME:TAG"),
+        ("docker run $IMAGE $CMD", "`--set IMAGE=VALUE`"),
     ],
 )
 def test_without_a_launch_line_it_names_the_way(script, text, words):
     with pytest.raises(SpecError, match="no launch line of an engine") as caught:
         convert(script(text), {})
     assert words in caught.value.do
+
+
+def test_a_parameter_is_given_by_its_number(script):
+    file = script('MODEL="$1"\nvllm serve $MODEL')
+    with pytest.raises(SpecError, match=r"nothing sets \$1") as caught:
+        convert(file, {})
+    assert caught.value.do == "`--set 1=VALUE` sets it."
+    assert [convert(file, {name: "org/m"})[0].deployment.model for name in ("1", "MODEL")] == ["org/m"] * 2
+
+
+def test_what_was_assumed_is_in_the_file(script):
+    (found,) = convert(script("vllm serve org/m -tp 2 --node-rank $R"), {})
+    assert "# Read with:\n#   $R = 0, the first rank: " in deployment_text(found, "run.sh")
 
 
 def test_a_value_that_nothing_uses_is_refused(script):

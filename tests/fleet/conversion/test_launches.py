@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkfleet.errors import SpecError
-from sparkfleet.fleet.conversion.launches import launches_in
+from sparkfleet.fleet.conversion.launches import launches_in, unset_names
 
 SCRIPT = """#!/bin/bash
 set -e
@@ -179,6 +179,118 @@ def test_a_shell_in_a_container_that_exists_has_all_its_variables():
 
 def test_of_a_group_of_ranks_the_first_one():
     assert one(TWO_RANKS).line.first("--node-rank") == "0"
+
+
+OWN_RANK = "vllm serve org/m -tp 2 --nnodes 2 --node-rank $RANK --master-addr $HEAD $HEADLESS"
+
+
+@pytest.mark.parametrize(
+    ("script", "variable"),
+    [
+        (f"RANK=$1\n{OWN_RANK.removesuffix(' $HEADLESS')}", "$RANK"),
+        (f'RANK=$1\n[ "$RANK" != 0 ] && HEADLESS=--headless\n{OWN_RANK}', "$RANK"),
+        (f'RANK="${{2}}"; if (( RANK > 0 )); then HEADLESS=--headless; fi\n{OWN_RANK}', "$RANK"),
+        (OWN_RANK.replace("$RANK", "$1").removesuffix(" $HEADLESS"), "$1"),
+        (OWN_RANK.removesuffix(" $HEADLESS"), "$RANK"),
+    ],
+)
+def test_a_rank_that_nothing_sets_is_the_first(script, variable):
+    found = one(script)
+    assert found.line.first("--node-rank") == "0"
+    assert found.assumptions == (
+        f"{variable} = 0, the first rank: nothing sets it, and a group is read from its first rank",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ('if [ "$1" = head ]; then RANK=0; HEADLESS=; else RANK=1; HEADLESS=--headless; fi', "true"),
+        ('RANK=0; if [[ "$1" == worker ]]; then RANK=1; HEADLESS=--headless; fi', "false"),
+        ('case "$1" in head) RANK=0; HEADLESS=;; *) RANK=1; HEADLESS=--headless;; esac', "true"),
+    ],
+)
+def test_branches_are_chosen_for_the_first_rank(text, result):
+    found = one(f"{text}\n{OWN_RANK}")
+    assert found.line.first("--node-rank") == "0"
+    assert found.assumptions == (
+        f"every condition whose variables nothing sets is {result}: so the script starts the first rank",
+    )
+
+
+def test_other_variables_of_the_same_argument_are_not_the_rank():
+    script = (
+        'M=org/m; while [ $# -gt 0 ]; do case "$1" in --model) M="$2";; --rank) RANK="$2";; esac; shift 2; done\n'
+        "vllm serve $M --node-rank=${RANK}"
+    )
+    found = one(script)
+    assert (found.line.positional, found.line.first("--node-rank")) == (("org/m",), "0")
+
+
+def test_the_first_rank_by_a_test_of_the_argument_itself():
+    found = one(f'RANK=$1; if [ "$1" != 0 ]; then HEADLESS=--headless; fi\n{OWN_RANK}')
+    assert found.line.first("--node-rank") == "0"
+    assert [words.partition(":")[0] for words in found.assumptions] == [
+        "$RANK = 0, the first rank",
+        "every condition whose variables nothing sets is false",
+    ]
+
+
+def test_a_given_rank_wins():
+    script = f'RANK=$1\n[ "$RANK" != 0 ] && HEADLESS=--headless\n{OWN_RANK}'
+    assert one(script, RANK="0").assumptions == ()
+    with pytest.raises(SpecError, match="further rank: --node-rank is 1") as caught:
+        launches_in(script, {"RANK": "1"})
+    assert "Nothing sets $HEAD." in (caught.value.means or "")
+
+
+def test_names_that_nothing_sets():
+    script = 'CMD=$1\n[ -n "$X" ] && echo $X\ndocker run $IMAGE $CMD $(nproc)'
+    assert unset_names(script, {}) == ("X", "IMAGE", "1")
+    assert unset_names(script, {"CMD": "vllm serve org/m", "X": "1"}) == ("IMAGE",)
+    compose = "services:\n  a:\n    image: ${IMAGE}\n    command: serve ${M:-org/m} $N\n"
+    assert unset_names(compose, {}) == ("IMAGE", "N")
+
+
+TYPED = {
+    "NVIDIA's recipes": "docker run --rm -it -e A=1 -v /d:/m --entrypoint /bin/bash img:1",
+    "a shell as the command": "docker run -it -e A=1 -v /d:/m img:1 bash -l",
+    "the image's own shell": "docker run -it -e A=1 -v /d:/m img:1",
+    "one that is entered": "docker run -d --name v -e A=1 -v /d:/m img:1 sleep infinity\ndocker exec -it v bash",
+}
+
+
+@pytest.mark.parametrize("begin", TYPED.values(), ids=TYPED)
+def test_what_is_typed_into_a_container_runs_in_its_image(begin):
+    script = (
+        f"export HOST=1 A=0\n{begin}\nexport B=2\npip install x\nvllm serve /m/x\nexit\nvllm serve org/host"
+    )
+    found, on_host = launches_in(script, {})
+    assert (found.line.positional, found.image, found.env) == (("/m/x",), "img:1", {"A": "1", "B": "2"})
+    assert found.mounts == {"/m": "/d"}
+    assert (on_host.line.positional, on_host.image) == (("org/host",), "")
+
+
+def test_a_program_of_a_container_with_a_name_runs_in_its_image():
+    begin = "docker run -d --name v -e A=1 vllm/vllm-openai:v1 sleep 1d\ndocker exec v ls /x"
+    found = one(f"{begin}\ndocker exec -e B=2 v vllm serve org/m")
+    assert (found.line.positional, found.image, found.env) == (
+        ("org/m",),
+        "vllm/vllm-openai:v1",
+        {"A": "1", "B": "2"},
+    )
+
+
+def test_containers_beside_the_engine_are_not_its_image():
+    script = (
+        "docker run -d redis:7\ndocker run -d --entrypoint /bin/sh redis:7 -c 'sleep 1d'\nvllm serve org/m"
+    )
+    assert one(script).image == ""
+
+
+def test_a_replaced_entrypoint_is_not_the_engine():
+    assert launches_in("docker run --entrypoint /bin/bash vllm/vllm-openai:v1", {}) == ()
+    assert launches_in("docker run --entrypoint /usr/bin/env vllm/vllm-openai:v1 python x.py", {}) == ()
 
 
 def test_a_file_of_variables_is_not_read():

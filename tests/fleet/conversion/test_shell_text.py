@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkfleet.fleet.conversion.shell_text import commands_of, shown, unknown_names
+from sparkfleet.fleet.conversion.shell_command import shown, unknown_names
+from sparkfleet.fleet.conversion.shell_text import commands_of
 
 
 def words(text, **variables):

@@ -46,12 +46,36 @@ def test_every_checkpoint():
     assert [one.tps for one in own] == sorted((one.tps for one in own), reverse=True)
 
 
+def test_a_checkpoint_without_known_wrong_results_comes_first(monkeypatch):
+    """LibertAIDAI's is predicted faster, and is known for corrupted tokens."""
+    ids = ("LibertAIDAI/GLM-5.3-Flash-NVFP4", "RedHatAI/GLM-5.3-Flash-NVFP4")
+    monkeypatch.setattr(module, "published_models", lambda: {"glm-5.3-flash": ids})
+    assert models(suggestions(sparks(2), ModelRequirements())) == [ids[1]]
+    sound, other = suggestions(sparks(2), ModelRequirements(), every=True).found
+    assert (sound.wrong_results, other.wrong_results) == ((), ("glm53-libertaidai-tokens",))
+
+
+def test_base_models_are_among_all_of_them_only(monkeypatch):
+    monkeypatch.setattr(module, "published_models", lambda: {"qwen2.5-7b": ("Qwen/Qwen2.5-7B",)})
+    found = suggestions(sparks(1), ModelRequirements())
+    assert (found.found, found.not_served) == ((), ())
+    assert models(suggestions(sparks(1), ModelRequirements(), every=True)) == ["Qwen/Qwen2.5-7B"]
+
+
 def test_few_bits_are_the_last_resort(monkeypatch):
     """MiniMax-M2.7 in 4.5 bits takes two Sparks; on one, only a GGUF in 3.8 bits fits."""
     ids = ("nvidia/MiniMax-M2.7-NVFP4", "olka-fi/MiniMax-M2.7-MXFP4")
     monkeypatch.setattr(module, "published_models", lambda: {"minimax-m2.7": ids})
     assert models(suggestions(sparks(1), ModelRequirements())) == ["unsloth/MiniMax-M2.7-GGUF:UD-IQ4_XS"]
     assert set(models(suggestions(sparks(2), ModelRequirements(), every=True))) == set(ids)
+
+
+def test_the_kind_of_text_counts():
+    found = {
+        kind: suggestions(sparks(1), ModelRequirements(content=kind)).found[-1] for kind in ("prose", "code")
+    }
+    assert found["prose"].model == found["code"].model
+    assert found["prose"].tps < found["code"].tps  # code takes more drafts
 
 
 def test_requirements_hold_for_each():

@@ -75,6 +75,14 @@ def test_a_group_below_its_predicted_speed_names_the_command():
     assert words not in lines(fleet(deployment(report(measured={}))))
 
 
+def test_streams_that_differ_too_much_have_no_rate():
+    apart = {"ttft_ms": 24.0, "decode_tps_spread": 161.91, "measured_runs": 3.0}
+    shown = lines(fleet(deployment(report(measured=apart))))
+    words = "24 ms to the first token, tok/s not known: its 3 streams are 16191% apart"
+    assert any(words in line for line in shown)
+    assert not any("slower than predicted" in line for line in shown)
+
+
 def test_the_memory_that_ranks_take_is_beside_the_prediction():
     alone = lines(fleet(deployment(report()), nodes=holding({"spark1": 47 * GIB})))
     assert [line.strip() for line in alone if "memory:" in line] == ["memory: 47 GiB (predicted 40–50)"]

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from sparkfleet.group.measured_rate import unknown_rate_words
 from sparkfleet.group.probe import StreamMeasurement
 from sparkfleet.group.start import speed
 from sparkfleet.group.start.speed import RUNS, MeasuringTurns, measure_speed, of_streams
@@ -18,6 +19,24 @@ def test_one_disturbed_stream_does_not_move_the_median():
     assert (found.decode_tps, found.ttft_ms, found.runs) == (100, 9, 3)
     assert found.spread == pytest.approx(0.84)
     assert of_streams([stream(100)]).spread == 0
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ((616, 758, 100_000), "tok/s not known: its 3 streams are 13111% apart"),
+        ((20, 41, 62), "tok/s not known: its 3 streams are 102% apart"),
+        ((20, 40, 60), ""),
+        ((95, 100, 104), ""),
+        ((100,), ""),
+    ],
+)
+def test_streams_that_are_further_apart_than_their_median_give_no_rate(rates, words):
+    found = of_streams([stream(rate) for rate in rates]).values()
+    assert unknown_rate_words(found) == words
+    assert ("decode_tps" in found) is (words == "")
+    assert (found["ttft_ms"], found["measured_runs"]) == (10.0, len(rates))
+    assert unknown_rate_words({}) == ""
 
 
 async def test_a_slow_engine_is_measured_once(monkeypatch):

@@ -36,6 +36,18 @@ class TestWhose:
             plan(sparks(1), ask(MOE, engine="vllm", engine_args=args))
         ).candidate.engine_args == tuple(args)
 
+    @pytest.mark.parametrize(
+        ("flag", "meant"),
+        [
+            ("--max-modl-len=4096", "`context: …`, which is --max-model-len"),
+            ("--tensor-paralel-size=2", "`parallel: {tp: …}`, which is --tensor-parallel-size"),
+            ("--enable-prefix-cachin", "--enable-prefix-caching"),
+        ],
+    )
+    def test_a_misspelt_flag_names_the_one_that_is_meant(self, flag, meant):
+        reason = foreign((flag,), "vllm", alone=False)
+        assert f"(engine_args): did you mean {meant}? If it is a new one: set `engine`" in reason
+
     def test_another_engines_flag_is_refused_where_the_engine_is_said(self, sparks, plan, ask):
         one = refusal(plan(sparks(1), ask(MOE, engine="vllm", engine_args=["--mem-fraction-static=0.8"])))
         assert any(
