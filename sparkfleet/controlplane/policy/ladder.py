@@ -89,8 +89,8 @@ def _next(group: GroupPlan, standing: Standing, rung: int, why: str, skipped: Se
 def _end(group: GroupPlan, standing: Standing, why: str, left_out: str, *, is_refused: bool) -> Step:
     """The end of a ladder. One that was refused its memory starts again when that is free, a few times.
 
-    What it failed while it served counts on: one that comes up, fails, and is refused its memory at its restart would
-    otherwise go on so without end, because its refusals are counted anew each time that it is ready.
+    Its failures while it served count on: one that comes up, fails, and is refused its memory at its restart would
+    otherwise go on so without end, because each time that it is ready its refusals count from zero.
 
     `left_out`: the reason for leaving out the rungs below; "" if there are none.
     """

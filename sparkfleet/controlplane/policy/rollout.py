@@ -118,7 +118,7 @@ def _stays_up(state: FleetState, desired: Desired, now: Now) -> bool:
 
 
 def _ended(state: FleetState, groups: Iterable[GroupKey]) -> list[GroupKey]:
-    """Those of some groups that are no longer desired, are not to serve again and have no application any more."""
+    """Groups of these that are no longer desired, are not to serve again and have no application any more."""
     kept = (*state.desired.values(), *state.last_served.values())
     there = {app.group for app in state.apps}.union(*(one.groups for one in kept))
     return [key for key in dict.fromkeys(groups) if key not in there]

@@ -64,7 +64,7 @@ class DemandCache:
         return not self._waiting_since.keys() <= before
 
     def started(self, name: str, seconds: float) -> None:
-        """Takes the seconds that the start of a group took which is ready. The first one counts anew."""
+        """Takes the seconds that the start of a group took which is ready. The first one replaces what was known."""
         self._present = None
         before_s = self._longest_start_s.get(name, 0.0) if name in _ready(self._seen(self._steady())) else 0.0
         self._longest_start_s[name] = max(before_s, seconds)

@@ -26,7 +26,7 @@ class WaitingRequest(NamedTuple):
 
 
 class SentAhead(deque[WaitingRequest]):
-    """Those of one connection, in their order."""
+    """Waiting requests of one connection, in their order."""
 
     @property
     def is_full(self) -> bool:

@@ -49,7 +49,7 @@ _REFUSED = {
 
 @lru_cache(maxsize=1)
 def description(version: str) -> bytes:
-    """Its JSON. Made once: it takes 50 ms, in which no stream goes on, and its readers need no key."""
+    """JSON of the description. Made once: it takes 50 ms, in which no stream goes on, and its readers need no key."""
     return json.dumps(openapi(version)).encode()
 
 

@@ -1,4 +1,4 @@
-"""What a client without a key may not do: hold memory with requests sent ahead, cut answers, or stay for ever."""
+"""Abuse of a connection by a client without a key: memory held by requests sent ahead, answers that are cut, and staying for ever."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class LastingStates:
         yield from self.too_long(found, now, working_since)
 
     def too_long(self, found: Iterable[LastingState], now: float, working_since: float) -> Iterator[str]:
-        """Those of the states after a step that have lasted too long."""
+        """States after a step that have lasted too long."""
         self._since = {one: self._since.get(one, now) for one in found}
         for one, since in self._since.items():
             lasted_s = now - max(since, working_since)
