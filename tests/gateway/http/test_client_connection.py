@@ -1,4 +1,4 @@
-"""Abuse of a connection by a client without a key: memory held by requests sent ahead, answers that are cut, and staying for ever."""
+"""Abuse of a connection by a client without a key: memory held by requests sent ahead, answers that are cut."""
 
 from __future__ import annotations
 
