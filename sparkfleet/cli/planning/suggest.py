@@ -132,8 +132,8 @@ def _notes(found: Suggestions, shown: Sequence[Suggestion], at_least: float, mor
     if few := [one.model for one in shown if one.bits < LEAST_BITS]:
         yield f"In fewer than {LEAST_BITS:g} bits, as nothing else of the model fits: {', '.join(few)}."
     for one in shown:
-        for rule in one.wrong_results:
-            yield f"Known to give wrong results: {one.model} (`sparkfleet explain {rule}`)."
+        if one.is_wrong:
+            yield f"Known to answer wrongly: {one.model} (`sparkfleet explain {one.rung.uncured[0]}`)."
     if found.not_served:
         names = ", ".join(found.not_served)
         yield f"Not served so: {names}. `sparkfleet plan MODEL {more}` has the reason."

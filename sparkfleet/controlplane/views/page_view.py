@@ -30,6 +30,7 @@ from sparkfleet.gateway.page.fleet_view import (
 )
 from sparkfleet.group.report import GroupReport
 from sparkfleet.perf.prediction import DECLARED, Band, Prediction
+from sparkfleet.planner.report.explain.prefix_lines import prefix_words
 from sparkfleet.planner.types.plan import Candidate, GroupPlan, Rung
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.telemetry.node_readings import NodeReadings, RailReading
@@ -249,7 +250,7 @@ def _with_plan(base: GroupView, plan: GroupPlan, at: int, passed: tuple[str, ...
             "passed": passed,
             "slots": rung.candidate.concurrency,
             "predicted": _bands(rung.prediction),
-            "notes": rung.notes,
+            "notes": (*rung.notes, *prefix_words(rung)),
         }
     )
 

@@ -30,20 +30,31 @@ class FewerBits(Value):
     nearest: tuple[str, ...] = ()
     """The nearest things that would fit, in words, if it does not fit."""
 
+    @property
+    def rank(self) -> tuple[bool, bool, float]:
+        """Higher is better among checkpoints of one format: one that is served, without known wrong results, worth most."""
+        rung = self.rung
+        return (False, False, 0.0) if rung is None else (True, not rung.uncured, rung.worth)
+
 
 def plans_with_fewer_bits(made: Replanning) -> dict[str, tuple[FewerBits, ...]]:
     """Other weights by the name of each deployment that the fleet cannot serve, or would serve faster or with more context
     or requests at once; the fastest first. A deployment with several variants gets none.
     """
 
-    def options(spec: Deployment, own: Checkpoint) -> Iterator[FewerBits]:
-        for other in checkpoints_with_fewer_bits(own):
+    def options(spec: Deployment, alike: Sequence[Checkpoint]) -> Iterator[FewerBits]:
+        for other in alike:
             found = made.with_model(spec, other)
             if found is not None:
                 yield from _option(other, made.plan, found, spec.name)
 
+    def best(spec: Deployment, own: Checkpoint) -> Iterator[FewerBits]:
+        for alike in checkpoints_with_fewer_bits(own):
+            if found := max(options(spec, alike), key=lambda one: one.rank, default=None):
+                yield found
+
     found = {
-        spec.name: _best(options(spec, own))
+        spec.name: _best(best(spec, own))
         for spec in made.candidates
         if (own := made.checkpoints.get(spec.model or "")) is not None
     }
@@ -99,5 +110,10 @@ def _outcome(option: FewerBits) -> str:
     speed = f"{three_digits(option.tps)} tok/s" if option.tps else ""
     gain = f"{option.gain:.1f}×" if option.gain else ""
     sizes = f"context {option.roomier}" if option.roomier else ""
+    wrong = (
+        f"; known to answer wrongly (`sparkfleet explain {option.rung.uncured[0]}`)"
+        if option.rung.uncured
+        else ""
+    )
     # Its answers differ from those of the weights that were named: no number here is about that.
-    return ", ".join(part for part in (place, speed, gain, sizes) if part) + "; quality not measured"
+    return ", ".join(part for part in (place, speed, gain, sizes) if part) + "; quality not measured" + wrong

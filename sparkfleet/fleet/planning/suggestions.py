@@ -9,7 +9,6 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.fleet.planning.gguf_offers import MOST_TRIED
 from sparkfleet.knowledge.models.fewer_bits import published_models
 from sparkfleet.knowledge.models.known_models import checkpoint_if_known, ggufs_of, is_base
-from sparkfleet.knowledge.rules.rules import load_book
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
@@ -52,8 +51,11 @@ class Suggestion(Value):
     """Engines of the plan, each at that rung or a like one."""
     tps: float
     """Predicted under the objective: of one request, or of all together; 0: not predicted."""
-    wrong_results: tuple[str, ...] = ()
-    """Ids of rules by which the checkpoint is known to give wrong results as it is planned."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if it is known to compute wrong results, without a published cure: the others of its model come first."""
+        return bool(self.rung.uncured)
 
 
 class Suggestions(Value):
@@ -100,7 +102,7 @@ def suggestions(
 
 def _rank(option: Suggestion) -> tuple[bool, float, int]:
     """Order of a model's checkpoints: those without known wrong results first, then the fastest."""
-    return bool(option.wrong_results), -option.tps, option.bytes_on_disk
+    return option.is_wrong, -option.tps, option.bytes_on_disk
 
 
 def _options(fleet: Fleet, wanted: ModelRequirements, ids: Sequence[str]) -> list[Suggestion]:
@@ -127,14 +129,6 @@ def _plans(
             yield _suggestion(checkpoint, plan)
 
 
-def _wrong_results(rung: Rung) -> Iterator[str]:
-    """Ids of the rules against wrong results that a rung's notes warn of."""
-    for rule in load_book().rules:
-        is_known = rule.severity == "garbage" and rule.confidence != "conjecture"
-        if is_known and any(note.startswith(f"{rule.title} ({rule.id})") for note in rung.notes):
-            yield rule.id
-
-
 def _suggestion(checkpoint: Checkpoint, plan: DeploymentPlan) -> Suggestion:
     return Suggestion(
         model=checkpoint.id,
@@ -145,5 +139,4 @@ def _suggestion(checkpoint: Checkpoint, plan: DeploymentPlan) -> Suggestion:
         rung=plan.groups[0].choice,
         groups=len(plan.groups),
         tps=plan.tps or 0.0,
-        wrong_results=tuple(_wrong_results(plan.groups[0].choice)),
     )

@@ -19,8 +19,9 @@ MAKERS = ("nvidia", "redhatai")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
-    """Published checkpoints of the same model with fewer bytes, one of each format: its own maker's, else NVIDIA's first."""
+def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[tuple[Checkpoint, ...], ...]:
+    """Published checkpoints of the same model with fewer bytes, those of each format together: its own maker's, NVIDIA's and
+    Red Hat's, in this order; without one of these the first that is known."""
     if checkpoint.gguf is not None:
         return ()
     own = base_name(checkpoint.id)
@@ -31,12 +32,14 @@ def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...
         maker = id_.partition("/")[0].lower()
         return order.index(maker) if maker in order else len(order)
 
-    found: dict[str, Checkpoint] = {}
+    found: dict[str, list[Checkpoint]] = {}
     for id_ in sorted(published_models().get(_model_of(own), ()), key=rank):
         other = checkpoint_if_known(id_)
         if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
-            found.setdefault(other.quantization.scheme.format, other)
-    return tuple(found.values())
+            alike = found.setdefault(other.quantization.scheme.format, [])
+            if not alike or rank(id_) < len(order):
+                alike.append(other)
+    return tuple(map(tuple, found.values()))
 
 
 def _is_smaller(other: Checkpoint, checkpoint: Checkpoint) -> bool:

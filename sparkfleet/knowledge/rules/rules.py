@@ -48,8 +48,9 @@ class Penalise(Value):
     factor: Annotated[float, Field(gt=0, le=1)] | None = None
     """Factor on the speed (a TTFT is divided by it)."""
     metric: Metric = "decode_tps"
-    worth: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Factor on the rank alone, for an effect that no number of a plan has."""
+    prefilled_again: Literal["all"] | Annotated[int, Field(gt=0)] | None = None
+    """Tokens of a conversation's earlier turns that each turn prefills again, because the prefix cache does not find them.
+    They count in the rank, by the candidate's own prefill rate."""
 
 
 class RuleLimits(Value):
@@ -75,6 +76,8 @@ class Require(Value):
     speculative: Pairs = ()
     """Keys of vLLM's speculative config."""
     limits: RuleLimits = RuleLimits()
+    inferred: bool = False
+    """True if nobody has published that it cures the fault: then a fault of severity garbage costs rank."""
 
     @model_validator(mode="after")
     def _not_empty(self) -> Require:
@@ -199,6 +202,16 @@ class Rule(Value):
         return f"reported by {self.sources[0]} ({self.date}); {newer.says} ({newer.sources[0]}, {newer.date})"
 
     @property
+    def is_uncured(self) -> bool:
+        """True if a candidate may be taken although it computes wrong results, and nobody has published that what is done
+        about it cures them. A conjecture and a disputed rule are no such faults."""
+        then = self.then
+        kept = isinstance(then, Warn) or (isinstance(then, Require) and then.inferred)
+        return (
+            kept and self.severity == "garbage" and self.confidence != "conjecture" and not self.is_disputed
+        )
+
+    @property
     def issue_id(self) -> str:
         """The known issue that this rule comes from."""
         return self.issue or self.id
@@ -208,13 +221,14 @@ class Rule(Value):
         """Effect of the rule on a candidate, in words; "" if `then.do` covers it."""
         then = self.then
         if isinstance(then, Penalise):
-            ranked = f"rank × {then.worth:g}" if then.worth else ""
-            return f"{then.metric} × {then.factor:g}" if then.factor else ranked
+            again = f"prefilled again in each turn: {then.prefilled_again}" if then.prefilled_again else ""
+            return f"{then.metric} × {then.factor:g}" if then.factor else again
         if not isinstance(then, Require):
             return ""
         pairs = (f"{name}={value}" for name, value in (*then.env, *then.speculative))
         limits = (f"{name} <= {limit:g}" for name, limit in then.limits.model_dump(exclude_none=True).items())
-        return ", ".join((*then.flags, *pairs, *limits))
+        adds = ", ".join((*then.flags, *pairs, *limits))
+        return f"{adds} (inferred)" if then.inferred else adds
 
     @property
     def facts(self) -> tuple[str, ...]:

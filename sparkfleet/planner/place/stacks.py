@@ -163,6 +163,14 @@ def images_by_name(model: str, quant: str) -> tuple[Image, ...]:
     )
 
 
+def unproven_images(model: str, quant: str, engine: EngineName) -> tuple[Image, ...]:
+    """Images of an engine, of a known release, that run a quantisation of the model as far as that is known, and that nobody
+    has published a run of."""
+    options = _known_images(engine, quant, model.lower(), seen=not left_out_families()).options
+    known = (stack.known for stack in options if stack.version)
+    return tuple(image for image in known if image is not None and image.status == "unproven")
+
+
 def _made_for(image: Image, model: str) -> bool:
     """True if it was built for the model's family, not for all."""
     return any(fnmatchcase(model, family) for family in MADE_FOR.get(image.id, "").split("|"))

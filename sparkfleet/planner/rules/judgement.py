@@ -19,6 +19,7 @@ it. The requirement costs speed at worst; leaving it out costs silent errors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
@@ -74,6 +75,18 @@ class RuleMatch(Value):
     def counts(self) -> bool:
         """True if it may change the candidate: certain, or possible garbage that only a version could exclude."""
         return self.certain or (self.rule.severity == "garbage" and set(self.unknown) <= _VERSIONS)
+
+    @property
+    def prefilled_again(self) -> float:
+        """Tokens of earlier turns that each turn prefills again by it; infinite: all of them."""
+        effect = self.rule.effect
+        again = effect.prefilled_again if isinstance(effect, Penalise) else None
+        return math.inf if again == "all" else again or 0
+
+    @property
+    def loses_prefix(self) -> bool:
+        """True if the prefix cache finds nothing by it."""
+        return math.isinf(self.prefilled_again)
 
     @property
     def limits(self) -> RuleLimits:
@@ -170,6 +183,18 @@ class RuleJudgement(Value):
     def rejected(self) -> bool:
         """True if the candidate must not be taken."""
         return bool(self.rejected_by)
+
+    @property
+    def uncured(self) -> tuple[RuleMatch, ...]:
+        """Findings of wrong results that nothing published cures (`Rule.is_uncured`)."""
+        found = (*self.required_by, *self.warnings)
+        return tuple(one for one in found if one.certain and one.rule.is_uncured)
+
+    @property
+    def prefix_lost(self) -> RuleMatch | None:
+        """The penalty by which most tokens of a conversation's earlier turns are prefilled again; None if none are."""
+        lost = [one for one in self.penalties if one.prefilled_again]
+        return max(lost, key=lambda one: one.prefilled_again, default=None)
 
     def factor(self, metric: Metric) -> float:
         """Speed factor of all penalties together (a TTFT is divided by it)."""

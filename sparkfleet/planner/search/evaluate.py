@@ -35,6 +35,7 @@ from sparkfleet.planner.search.objective import (
     published_factor,
     worth,
 )
+from sparkfleet.planner.search.risk import repeated_prefill, risk_factor
 from sparkfleet.planner.search.rule_effects import (
     budget_within,
     exceeded_limit,
@@ -55,7 +56,9 @@ class Evaluation(NamedTuple):
     worth: float
     sized: SizedProposal
     slowed_by: tuple[RuleMatch, ...] = ()
-    """Rules that slow it."""
+    """Rules that slow it, or rank it lower."""
+    risk: float = 1.0
+    """The part of `discount` by wrong results and prefills that repeat earlier turns (`risk_factor`)."""
     predicted: float = 0.0
     """Its worth by the prediction alone, whatever was published."""
     factor: float = 1.0
@@ -71,6 +74,14 @@ class Evaluation(NamedTuple):
         """Bytes per rank."""
         return self.rung.prediction.memory_bytes_per_rank
 
+    @property
+    def risk_words(self) -> str:
+        """The rule by which it is ranked lower, whatever its speed and its evidence; "" if there is none."""
+        uncured = (one for one in self.slowed_by if one.rule.id in self.rung.uncured)
+        lost = (one for one in self.slowed_by if one.prefilled_again)
+        rule = next((one.rule for one in (*uncured, *lost)), None)
+        return f"{rule.title} (`sparkfleet explain {rule.id}`)" if rule else ""
+
     def with_note(self, note: str) -> Evaluation:
         """The same with one more note on its rung."""
         return self._replace(rung=self.rung.model_copy(update={"notes": (*self.rung.notes, note)}))
@@ -79,10 +90,16 @@ class Evaluation(NamedTuple):
 def evaluate(
     case: VariantCase, proposal: Proposal, stacks: Sequence[Stack], room: MemoryBudget
 ) -> tuple[Evaluation | None, list[Rejection]]:
-    """The proposal on the first stack that the rules let pass, None if there is none; and why not on those before it."""
+    """The proposal on the first stack that the rules let pass, None if there is none; and why not on those before it.
+
+    Stacks after one that is known to compute wrong results are tried, too: a sound one is taken instead if it is worth more.
+    """
+    faulty: Evaluation | None = None
     able, rejected = able_stacks(case.variant, in_order(stacks, proposal.speculation))
     tried = able[:STACKS_TRIED]
     for stack in tried:
+        if faulty is not None and not stack.version:
+            continue  # no rule about versions finds it: that it is sound is not known
         settings = settings_of(case, proposal, stack)
         sized = size_proposal(case, proposal, room, settings)
         if sized.verdict == "no" and not sized.spare:
@@ -92,9 +109,21 @@ def evaluate(
             continue
         found = _ruled(StackedProposal(case, proposal, stack, room), sized, settings)
         if isinstance(found, Evaluation):
-            return found, rejected
-        rejected += found
-    return None, rejected
+            if not found.rung.uncured and (faulty is None or found.worth > faulty.worth):
+                return found, rejected + ([passed_over(faulty)] if faulty else [])
+            faulty = faulty or found
+        else:
+            rejected += found
+    return faulty, rejected
+
+
+def passed_over(faulty: Evaluation) -> Rejection:
+    """The rejection of a candidate that computes wrong results, if another image does not."""
+    rule = next(one.rule for one in faulty.slowed_by if one.rule.id in faulty.rung.uncured)
+    return Rejection(
+        what=name_of(faulty.rung.candidate), why="rule", rule=rule.id, source=rule.sources[0],
+        reason=f"{rule.title}; another release has no such report",
+    )  # fmt: skip
 
 
 def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) -> Evaluation | list[Rejection]:
@@ -168,7 +197,9 @@ def _predicted(
     case, proposal, stack, _ = stacked
     ranked = SizedProposal(case, proposal, settings, sized.sizes)
     slower = verdict.factor("decode_tps")
-    discount = slower * doubt(case, stack, proposal, verdict)
+    repeated = repeated_prefill(ranked, verdict, candidate.engine_args)
+    risk = risk_factor(ranked, verdict, repeated)
+    discount = slower * risk * doubt(case, stack, proposal, verdict)
     factor = published_factor(ranked)
     value = worth(ranked, factor) * discount
     mixed = bool(images_by_name(case.variant.model, quant_of(case)))
@@ -176,6 +207,8 @@ def _predicted(
         candidate=candidate,
         prediction=_prediction(stacked, sized, settings, verdict),
         reason="",
+        uncured=tuple(finding.rule.id for finding in verdict.uncured),
+        repeated_prefill=repeated,
         worth=value,
         published=_published(evidence_of(case, proposal), mixed=mixed),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
@@ -187,7 +220,8 @@ def _predicted(
         rung,
         value,
         ranked,
-        slowed_by=verdict.penalties,
+        slowed_by=(*verdict.uncured, *verdict.penalties),
+        risk=risk,
         predicted=worth(ranked, 1.0) * slower,
         factor=factor,
         discount=discount,

@@ -21,7 +21,7 @@ from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation, evaluate
 from sparkfleet.planner.search.node_finder import NodeFinder
 from sparkfleet.planner.search.objective import SizedProposal, proof_of, published_factor, worth
-from sparkfleet.planner.search.rung_builder import without_advisory_first
+from sparkfleet.planner.search.rung_builder import ALIKE, without_advisory_first
 from sparkfleet.planner.search.spread import is_alike, reason_to_stay, weighed_with
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.units import gib
@@ -137,11 +137,18 @@ class LadderSearch:
             return None if short is None or short.too_few is None else ChosenLadder(*short.too_few)
         ladder = self._climb(best, best.first)
         if fewer is not None:
-            ladder = [ladder[0], *(weighed_with(fewer, one) for one in ladder[1:])]
+            ladder = self._led_by_worth([ladder[0], *(weighed_with(fewer, one) for one in ladder[1:])])
         if self._case.objective != "context":
             ladder = without_advisory_first(ladder, lambda one: self._may_lead(one.proposal))
         others = self._note_alternatives(ladder[0], best, searches)
         return ChosenLadder(ladder, best.nodes, others)
+
+    def _led_by_worth(self, ladder: list[Evaluation]) -> list[Evaluation]:
+        """The ladder with another rung first if that is worth clearly more, now that evidence from fewer nodes counts."""
+        best = max((one for one in ladder if self._may_lead(one.proposal)), key=lambda one: one.worth)
+        if best.worth <= ALIKE * ladder[0].worth:
+            return ladder
+        return [best, *(one for one in ladder if one is not best)]
 
     def _searches(self) -> list[RankSearch]:
         """The proposals by number of ranks, the fewest first."""

@@ -8,6 +8,7 @@ from sparkfleet.knowledge.engines.engine_flags import flag_faults
 from sparkfleet.knowledge.models.speculators import draft_meant
 from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.knowledge.rules.rule_context import parse_flags
+from sparkfleet.knowledge.rules.rules import Require
 from sparkfleet.perf.memory.demand import FLOOR
 from sparkfleet.planner.capacity.proposal import DEFAULT_CONTEXT, Proposal, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
@@ -69,9 +70,17 @@ def _wide(case: VariantCase) -> str:
 
 
 def _of_rules(verdict: RuleJudgement, stacked: StackedProposal) -> Iterator[str]:
-    for finding in (*verdict.penalties, *verdict.warnings):
-        dispute = f": {finding.rule.dispute}" if finding.rule.dispute else ""
-        yield f"{finding.rule.title} ({finding.rule.id}){dispute}"
+    for finding in dict.fromkeys((*verdict.uncured, *verdict.penalties, *verdict.warnings)):
+        rule = finding.rule
+        if finding.loses_prefix:
+            continue  # has a line of its own
+        dispute = f": {rule.dispute}" if rule.dispute else ""
+        cure = (
+            f"; nobody has published that {', '.join(rule.then.flags)} cures it"
+            if isinstance(rule.then, Require)
+            else ""
+        )
+        yield f"{rule.title} ({rule.id}){dispute}{cure}"
     for finding in verdict.doubts:
         serious = finding.rule.severity in ("garbage", "fails") and finding.rule.effect.do == "reject"
         if serious and not _seen_to_work(stacked):

@@ -2,6 +2,7 @@
 
 Worth of a candidate = value of its predicted speed, corrected by what was published of the same combination (worth)
                        × a discount for what nobody published, and for reports without a number (doubt)
+                       × a discount for wrong results, and for prefills that repeat earlier turns (risk.py)
 """
 
 from __future__ import annotations
@@ -209,8 +210,10 @@ def doubt(case: VariantCase, stack: Stack, proposal: Proposal, verdict: RuleJudg
     factor = stack.evidence * proof_of(case, proposal).discount(busy=case.objective == "throughput")
     for finding in verdict.penalties:
         then = finding.rule.then
-        if isinstance(then, Penalise) and then.factor is None and then.metric == "decode_tps":
-            factor *= then.worth or DEMOTION
+        if not isinstance(then, Penalise) or then.prefilled_again:
+            continue
+        if then.factor is None and then.metric == "decode_tps":
+            factor *= DEMOTION
     return factor
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
-from sparkfleet.knowledge.rules.rules import Penalise
 from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SPREAD_GAIN, proof_of
@@ -184,10 +183,8 @@ def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -
 
 def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:
     """Reason for a rank below that of its predicted speed: a rule, or else what was published."""
-    for match in evaluation.slowed_by:
-        then = match.rule.then
-        if isinstance(then, Penalise) and then.factor is None and then.worth is not None:
-            return f"{match.rule.title} (`sparkfleet explain {match.rule.id}`)"
+    if evaluation.risk_words and evaluation.worth / evaluation.risk > choice.worth:
+        return evaluation.risk_words
     if _set_back(evaluation, choice):
         return ADVISORY
     own, best = evaluation.rung.published, choice.rung.published

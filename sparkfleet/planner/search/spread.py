@@ -114,7 +114,10 @@ def _corrected(one: Evaluation) -> float:
 
 
 def _evidence_against(fewer: Evaluation, more: Evaluation, required: float) -> str:
-    """Evidence for fewer nodes: the number of measurements, or a published rate."""
+    """Evidence for fewer nodes: a rule against more, the number of measurements, or a published rate."""
+    sound = _corrected(more) / more.risk
+    if more.risk_words and sound >= required * _corrected(fewer):
+        return more.risk_words
     uncorrected = (worth(one.sized, 1.0) * one.discount for one in (more, fewer))
     if next(uncorrected) < required * next(uncorrected):
         rows = more.rung.published.rows

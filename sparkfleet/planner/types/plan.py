@@ -168,6 +168,30 @@ class PublishedRuns(Value):
         return self.alone if self.same else None
 
 
+class RepeatedPrefill(Value):
+    """What each turn of a conversation prefills again, because the prefix cache does not find it."""
+
+    rule: str
+    """Id of the rule that names the cause."""
+    whole: bool
+    """True if it is everything before the turn."""
+    off: bool
+    """True if a flag switches the cache off."""
+    tokens: int
+    """Tokens that are prefilled again."""
+    follow_ups: float
+    """Share of requests that are assumed to follow earlier ones."""
+    ttft_ms: float
+    """Predicted TTFT of a turn, its own prompt included."""
+    cached_ttft_ms: float
+    """The same if the cache found them."""
+
+    @property
+    def extra_ms(self) -> float:
+        """The part of the TTFT that a cache would save."""
+        return max(0.0, self.ttft_ms - self.cached_ttft_ms)
+
+
 class Rung(Value):
     """One step of a ladder: a candidate, its prediction, and the reason for its place.
 
@@ -183,6 +207,10 @@ class Rung(Value):
     """Ids of rules that changed the candidate (flags, environment, limits)."""
     notes: tuple[str, ...] = ()
     """Warnings and doubts, one line each, with the rule's id."""
+    uncured: tuple[str, ...] = ()
+    """Ids of rules by which it is known to compute wrong results, without a published cure."""
+    repeated_prefill: RepeatedPrefill | None = None
+    """What each turn prefills again; None: its prefix cache is not known to miss anything."""
     worth: float = 0.0
     """Value under the objective with all discounts. Plans of equal objectives and requests compare by it."""
     published: PublishedRuns = PublishedRuns()

@@ -201,7 +201,9 @@ class TestNamesThatOwnersType:
         (group,) = json.loads(sparkfleet(*argv)[1])["deployments"][0]["plan"]["groups"]
         versions = {rung["candidate"]["engine_version"] for rung in group["ladder"]}
         assert "0.20.0" not in versions
-        assert group["ladder"][0]["candidate"]["engine"] == "vllm"
+        first, second, *_ = group["ladder"]
+        assert (first["candidate"]["engine"], second["candidate"]["engine"]) == ("sglang", "vllm")
+        assert "(`sparkfleet explain vllm-dsa-sm120-kernel`)" in first["reason"], "its releases garble"
 
     def test_a_build_whose_version_is_known_is_not_called_unknown(self, sparkfleet):
         """b12x-aug15-regression is about one build of another image."""

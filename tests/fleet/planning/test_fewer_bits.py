@@ -133,3 +133,21 @@ def without_speed(plan: DeploymentPlan) -> DeploymentPlan:
     unknown = {"decode_tps_per_request": None, "decode_tps_aggregate": None}
     rung = group.choice.model_copy(update={"prediction": group.choice.prediction.model_copy(update=unknown)})
     return plan.model_copy(update={"groups": (group.model_copy(update={"ladder": (rung,)}),)})
+
+
+@pytest.mark.parametrize("content", ["mixed", "agent"])
+def test_of_one_format_the_best_is_shown(sparks, ask, content):
+    """NVIDIA's was shown, whose MTP head does not load; Red Hat's is faster, also for an agent."""
+    (one,) = [
+        one
+        for one in options(sparks(2), ask("zai-org/GLM-5.3-Flash", content=content))["m"]
+        if "NVFP4" in one.model
+    ]
+    assert one.model == "RedHatAI/GLM-5.3-Flash-NVFP4"
+    assert "answer wrongly" not in " ".join(fewer_bits_lines([one]))
+    wrong = one.model_copy(
+        update={"rung": one.rung.model_copy(update={"uncured": ("glm53-libertaidai-tokens",), "worth": 1e9})}
+    )
+    assert wrong.rank < one.rank
+    shown = " ".join(" ".join(fewer_bits_lines([wrong])).split())
+    assert "; known to answer wrongly (`sparkfleet explain glm53-libertaidai-tokens`)" in shown

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import pytest
 from replannings import replanning
 
 from sparkfleet.fleet.planning.named_images import NamedImage, named_image_lines, plans_with_named_images
@@ -69,3 +70,24 @@ def test_a_deployment_that_names_an_image_or_many_of_them_get_none(sparks, ask):
 
 def test_models_of_other_families_get_none(sparks, ask):
     assert options(sparks(1), ask("Qwen/Qwen3.6-27B-FP8")) == {}
+
+
+class TestReleasesThatMend:
+    """Releases that nobody has run on a Spark, if they mend what costs the choice rank."""
+
+    def test_one_with_a_working_prefix_cache_is_shown_without_a_gain(self, sparks, ask):
+        """0.32 was neither tried nor listed: its drafts are as fast, and its cache finds the earlier turns."""
+        (one,) = options(sparks(1), ask("nvidia/Qwen3.8-27B-NVFP4"))["m"]
+        assert one.image == "vllm/vllm-openai:v0.32.0"
+        assert one.gain == pytest.approx(1.0, abs=0.05)
+        assert one.mends == ("the prefix cache works",)
+        line = " ".join(" ".join(named_image_lines([one])).split())
+        assert "; the prefix cache works; unproven: No run on a Spark was published where we looked" in line
+
+    def test_no_release_is_shown_that_has_the_same_fault(self, sparks, ask):
+        found = options(sparks(4, switch=True), ask("QuantTrio/GLM-5.2-Int4-Int8Mix", engine="vllm"))
+        assert found == {}, "all releases have the same kernel"
+
+    def test_a_choice_without_a_fault_needs_none(self, sparks, ask):
+        assert options(sparks(1), ask("Qwen/Qwen3.6-27B-FP8")) == {}
+        assert options(sparks(1), ask("nvidia/Qwen3.8-27B-NVFP4", image="vllm/vllm-openai:v0.28.0")) == {}

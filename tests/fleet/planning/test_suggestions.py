@@ -46,20 +46,21 @@ def test_every_checkpoint():
     assert [one.tps for one in own] == sorted((one.tps for one in own), reverse=True)
 
 
-def test_a_checkpoint_without_known_wrong_results_comes_first(monkeypatch):
-    """LibertAIDAI's is predicted faster, and is known for corrupted tokens."""
-    ids = ("LibertAIDAI/GLM-5.3-Flash-NVFP4", "RedHatAI/GLM-5.3-Flash-NVFP4")
-    monkeypatch.setattr(module, "published_models", lambda: {"glm-5.3-flash": ids})
-    assert models(suggestions(sparks(2), ModelRequirements())) == [ids[1]]
-    sound, other = suggestions(sparks(2), ModelRequirements(), every=True).found
-    assert (sound.wrong_results, other.wrong_results) == ((), ("glm53-libertaidai-tokens",))
-
-
 def test_base_models_are_among_all_of_them_only(monkeypatch):
     monkeypatch.setattr(module, "published_models", lambda: {"qwen2.5-7b": ("Qwen/Qwen2.5-7B",)})
     found = suggestions(sparks(1), ModelRequirements())
     assert (found.found, found.not_served) == ((), ())
     assert models(suggestions(sparks(1), ModelRequirements(), every=True)) == ["Qwen/Qwen2.5-7B"]
+
+
+def test_what_is_known_to_answer_wrongly_comes_last(monkeypatch):
+    """LibertAIDAI's is predicted fastest, and was suggested although its own plan warns of corrupted tokens."""
+    ids = tuple(f"{owner}/GLM-5.3-Flash-NVFP4" for owner in ("LibertAIDAI", "RedHatAI", "nvidia"))
+    monkeypatch.setattr(module, "published_models", lambda: {"glm-5.3-flash": ids})
+    assert models(suggestions(sparks(2), ModelRequirements())) == ["RedHatAI/GLM-5.3-Flash-NVFP4"]
+    *sound, wrong = suggestions(sparks(2), ModelRequirements(), every=True).found
+    assert (wrong.model, wrong.is_wrong) == (ids[0], True)
+    assert wrong.tps > max(one.tps for one in sound)
 
 
 def test_few_bits_are_the_last_resort(monkeypatch):

@@ -69,7 +69,7 @@ def test_fewer_requests_before_a_context_too_short_to_work_with(sparks, plan, as
 @pytest.mark.parametrize(("model", "nodes", "memory"), [(GPT, 2, 64), (GLM, 8, 126), (GLM, 8, 130.6)])
 def test_room_for_a_context_too_short_to_work_with_lowers_no_size(sparks, plan, ask, model, nodes, memory):
     """Of GLM the smallest sizes fit with 130.6 GB and are tight with 126."""
-    rung = choice(plan(sparks(nodes, int(memory * 1e9), switch=nodes > 2), ask(model)))
+    rung = choice(plan(sparks(nodes, int(memory * 1e9), switch=nodes > 2), ask(model, engine="vllm")))
     assert (rung.candidate.context, rung.candidate.concurrency) == (32768, 4)
     assert rung.prediction.verdict == "tight"
 
@@ -92,7 +92,7 @@ def test_a_smaller_kv_cache_is_not_said_to_have_room_for_what_a_rule_lowered(spa
 
 def test_a_smaller_kv_cache_that_a_rule_requires_has_room_for_the_same_sizes(sparks, plan, ask):
     """ "32768 × 4 does not fit", said of a plan with 32768 × 4, contradicted it."""
-    rung = choice(plan(sparks(8, switch=True), ask("zai-org/GLM-5.3-FP8")))
+    rung = choice(plan(sparks(8, switch=True), ask("zai-org/GLM-5.3-FP8", engine="vllm")))
     assert (rung.candidate.context, rung.candidate.concurrency) == (32768, 4)
     assert (
         "a KV cache in fp8: 32768 × 4 does not fit otherwise within what rules require (xid43-util)"

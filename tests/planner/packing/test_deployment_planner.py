@@ -229,11 +229,9 @@ class TestRules:
         assert choice(plan(sparks(1), ask(model))).candidate.speculation.method == "dflash"
         found = plan(sparks(1), ask(model, content=content)).deployments[0]
         assert found.groups[0].choice.candidate.speculation.method == "mtp"
-        lost = {one.rule for one in found.rejected if "DFLASH" in one.what}
-        below = [note for rung in found.groups[0].ladder[1:] for note in rung.notes]
-        assert "agent-prefix-cache-empty" in lost or any("agent-prefix-cache-empty" in note for note in below)
+        (below,) = [one for one in found.groups[0].ladder if one.candidate.speculation.method == "dflash"]
         only = choice(plan(sparks(1), ask(model, content=content, engine="vllm", speculation="dflash")))
-        assert any("agent-prefix-cache-empty" in note for note in only.notes)
+        assert below.repeated_prefill.rule == only.repeated_prefill.rule == "hybrid-dflash-prefix-cache-empty"
 
     def test_eager_mode_is_predicted_slower(self, sparks, plan, ask):
         image = {

@@ -66,7 +66,7 @@ class TestOffer:
         assert "published: 0.84× the decode rate alone" in words(found)
 
     def test_releases_that_do_not_run_it_are_named_with_the_rule(self, planned):
-        found = planned(4, GLM)
+        found = planned(4, GLM, engine="vllm")
         assert choice(found).prediction.shared_kv.refused_by == "vllm-dcp-sm120-sparse"
         assert "does not run that (`sparkfleet explain vllm-dcp-sm120-sparse`)" in words(found)
 

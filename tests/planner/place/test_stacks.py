@@ -8,7 +8,7 @@ from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor
 from sparkfleet.perf.weight_formats import format_of
-from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable
+from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable, unproven_images
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
 
@@ -23,6 +23,16 @@ class TestStacks:
         found = stacks_for(variant(image="vllm/vllm-openai:v0.26.0"), "vllm", "fp8", ())
         assert [stack.version for stack in found.options] == ["0.26.0"]
         assert stacks_for(variant(image="vllm/vllm-openai:v0.26.0"), "sglang", "fp8", ()).options == ()
+
+    def test_unproven_releases_have_a_known_version(self):
+        found = [image.image for image in unproven_images(MODEL, "fp8", "vllm")]
+        assert {"vllm/vllm-openai:v0.32.0", "vllm/vllm-openai:v0.33.0"} <= set(found)
+        assert "vllm/vllm-openai:cu130-nightly" not in found
+        assert all(
+            one.status == "unproven" and one.engine_version
+            for one in IMAGES.content.images
+            if one.image in found
+        )
 
     def test_an_unknown_image_is_obeyed_without_a_version(self, variant):
         (stack,) = stacks_for(variant(image="example.org/mine:1", engine="vllm"), "vllm", "fp8", ()).options

@@ -361,3 +361,36 @@ def test_an_unknown_rule_gets_a_suggestion() -> None:
         explain_rule("sglang-eagle-oom")
     with pytest.raises(SparkfleetError, match="`sparkfleet explain` lists them all"):
         explain_rule("zzz")
+
+
+class TestUncured:
+    """Wrong results that nothing published cures."""
+
+    def test_a_warning_and_an_inferred_cure_are_and_a_published_cure_is_not(self):
+        found = {name for name, rule in RULES.items() if rule.is_uncured}
+        assert {"glm53-libertaidai-tokens", "tp2-gdn-wrong-output", "vllm-dsa-sm120-kernel"} <= found
+        assert all(RULES[name].severity == "garbage" for name in found)
+        assert "hybrid-drafter-prefix-cache-wrong-state" not in found
+
+    def test_a_conjecture_and_a_disputed_rule_are_not(self):
+        for name in ("mla-stale-topk-buffer", "vllm-dcp-drift", "b12x-tp2-garbage"):
+            assert RULES[name].severity == "garbage"
+            assert not RULES[name].is_uncured
+
+    def test_a_possible_one_does_not_count(self):
+        facts = {"engine": "vllm", "tp": 2.0, "nodes": 2.0, "cuda_graphs": True, "image": "me/vllm:1"}
+        sure = fold(judge(situation(VLLM_AUTO, QWEN_35B, facts, engine_version="0.26.0")))
+        assert [one.rule.id for one in sure.uncured] == ["tp2-gdn-wrong-output"]
+        assert fold(judge(situation(VLLM_AUTO, QWEN_35B, facts, engine_version=None))).uncured == ()
+
+    def test_the_larger_loss_of_a_prefix_counts(self):
+        rules = [RULES["hybrid-mtp-prefix-cache-unit"], RULES["prefix-cache-off"]]
+        now = situation(QWEN_27B, engine="vllm", engine_version="0.28.0", speculation="mtp")
+        part = fold(judge(now, rules)).prefix_lost
+        assert (part.prefilled_again, part.loses_prefix) == (2144, False)
+        off = fold(
+            judge(now.model_copy(update={"flags": ("--no-enable-prefix-caching",)}), rules)
+        ).prefix_lost
+        assert off.rule.id == "prefix-cache-off"
+        assert off.loses_prefix
+        assert fold(()).prefix_lost is None

@@ -37,7 +37,7 @@ class TestReasons:
         assert any("DFLASH" in rung.candidate.how for rung in (first, *rest))
         for rung in rest:
             if "DFLASH" in rung.candidate.how and "predicted faster" in rung.reason:
-                assert "`sparkfleet explain agent-prefix-cache-" in rung.reason
+                assert "`sparkfleet explain hybrid-dflash-prefix-cache-empty`" in rung.reason
                 break
         else:
             raise AssertionError([rung.reason for rung in rest])

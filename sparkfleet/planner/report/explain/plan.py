@@ -11,6 +11,7 @@ from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
+from sparkfleet.planner.report.explain.prefix_lines import prefix_lines
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
 from sparkfleet.planner.report.explain.shared_kv import shared_kv_lines
 from sparkfleet.planner.report.explain.standby_lines import offer_lines, standby_lines
@@ -84,7 +85,7 @@ def _group_lines(
     lines += _speed_lines(first, 1 if shared else count)
     lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
-    lines += shared_kv_lines(first)
+    lines += shared_kv_lines(first) + prefix_lines(first)
     lines += _settings_lines(first)
     notes = list(dict.fromkeys(note for one in replicas for note in one.choice.notes))
     if shared:
@@ -232,7 +233,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
     lines += _image_lines(candidate) + start_part_lines(rung)
     lines += lines_of("flags", " ".join(candidate.engine_args)) if candidate.engine_args else []
     lines += lines_of("env", " ".join(name for name, _ in candidate.env)) if candidate.env else []
-    return lines + _settings_lines(rung) + lines_of("warning", *rung.notes)
+    return lines + prefix_lines(rung) + _settings_lines(rung) + lines_of("warning", *rung.notes)
 
 
 def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
