@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from launch_recipes import RECIPES, Difference, LaunchRecipe
 
 from sparkfleet.errors import SpecError
+from sparkfleet.knowledge.engines.launch_recipes import RECIPES, Difference, LaunchRecipe
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 INVENTORIES = {1: "inventory-one-spark", 2: "inventory-two-sparks", 4: "inventory-eight-on-a-switch"}

@@ -6,11 +6,11 @@ import csv
 import io
 
 import pytest
-from launch_recipes import RECIPES
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.data_file import packaged
+from sparkfleet.knowledge.engines.launch_recipes import RECIPES
 from sparkfleet.knowledge.models.known_models import known_checkpoint, quant_in_name
 
 ROWS = list(csv.DictReader(io.StringIO(packaged("measurements/benchmarks.csv"))))

@@ -130,10 +130,10 @@ async def _apply(
     session = open_session(inventory)
     prepared = await prepare_apply(session, specs, renew=pull, retry=retry)
     print_origins(prepared.planned.checkpoints)
-    offers = print_plans(prepared.planned)
+    variants = print_plans(prepared.planned)
     if prepared.gateway:
         console.print(prepared.gateway)
-    for line in instead_lines(files, prepared.planned, inventory, offers, options):
+    for line in instead_lines(files, prepared.planned, inventory, variants, options):
         print_line(line)
     prepared.planned.require_feasible()
     if prepared.changes_nothing and prepared.planned.client is not None:

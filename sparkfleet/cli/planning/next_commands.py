@@ -1,4 +1,4 @@
-"""Commands that serve what was planned by its name, or a published GGUF of it: the last lines of a plan."""
+"""Commands that serve what was planned by its name, or the best published variant of it: the last lines of a plan."""
 
 from __future__ import annotations
 
@@ -6,24 +6,34 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from sparkfleet.cli.options import DEFAULT_INVENTORY, INVENTORY_VARIABLE
 from sparkfleet.cli.planning.model_options import NO_OPTIONS, ModelOptions, field_lines
-from sparkfleet.fleet.planning.gguf_offers import GgufOffer, speed_of
+from sparkfleet.fleet.planning.fewer_bits import FewerBits, best_variant, speed_words
+from sparkfleet.fleet.planning.gguf_offers import GgufOffer, basis_of, speed_of
 from sparkfleet.fleet.planning.plan import FleetPlan
+from sparkfleet.planner.search.spread import sparks_words
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.specs.inventory import Inventory
 from sparkfleet.specs.load import deployment_of
 
-Offers = Mapping[str, Sequence[GgufOffer]]
-"""GGUFs that a plan offers, by the names of deployments, the fastest first."""
+
+class Variants(NamedTuple):
+    """Published checkpoints of the same models that a plan offers, by the names of deployments."""
+
+    ggufs: Mapping[str, Sequence[GgufOffer]] = MappingProxyType({})
+    """The best first."""
+    fewer_bits: Mapping[str, Sequence[FewerBits]] = MappingProxyType({})
+    """The best first."""
 
 
 def next_lines(
     files: Sequence[Path],
     planned: FleetPlan,
     inventory: Path | Inventory,
-    offers: Offers,
+    variants: Variants,
     options: ModelOptions = NO_OPTIONS,
 ) -> Iterator[str]:
     """The commands that serve models that were planned by their names, and a file for those who add fields."""
@@ -34,7 +44,7 @@ def next_lines(
         models, names = " ".join(str(one.model) for one in specs), ", ".join(one.name for one in specs)
         served = "it" if len(specs) == 1 else "them"
         steps.append(f"`{_apply(inventory)} {models}{options.words}` serves {served} as {names}")
-    steps += _gguf_steps(files, planned, inventory, offers, options)
+    steps += _variant_steps(files, planned, inventory, variants, options)
     if steps and not isinstance(inventory, Path) and not _usual_inventory().exists():
         steps.insert(0, "`sparkfleet init HOST…` lists your Sparks in inventory.yaml")
     steps += [f"as a file, for further fields: {_as_file(one, options)}" for one in specs]
@@ -50,11 +60,11 @@ def instead_lines(
     files: Sequence[Path],
     planned: FleetPlan,
     inventory: Path | Inventory,
-    offers: Offers,
+    variants: Variants,
     options: ModelOptions = NO_OPTIONS,
 ) -> Iterator[str]:
-    """The commands that serve GGUFs in place of models that `apply` was given by their names."""
-    yield from _below("instead", list(_gguf_steps(files, planned, inventory, offers, options)))
+    """The commands that serve variants in place of models that `apply` was given by their names."""
+    yield from _below("instead", list(_variant_steps(files, planned, inventory, variants, options)))
 
 
 def _below(label: str, steps: Sequence[str]) -> Iterator[str]:
@@ -62,23 +72,38 @@ def _below(label: str, steps: Sequence[str]) -> Iterator[str]:
         yield f"  {'' if number else label:<12}{step}"
 
 
-def _gguf_steps(
+def _variant_steps(
     files: Sequence[Path],
     planned: FleetPlan,
     inventory: Path | Inventory,
-    offers: Offers,
+    variants: Variants,
     options: ModelOptions,
 ) -> Iterator[str]:
-    """One for each model that would be started, or that fits in no other way, with the fastest of its GGUFs."""
-    specs = [one for one in map(deployment_of, files) if one is not None and offers.get(one.name)]
-    if not specs:
+    """For each model that would be started, or that fits in no other way, its best variant, and the GGUF with the maker's
+    own bits if that is another one."""
+    if not variants.ggufs and not variants.fewer_bits:
         return
     starts = {one.spec.name for one in planned.decision.pending}
     starts.update(one.name for one in planned.decision.plan.refused)
-    for best in (offers[one.name][0] for one in specs if one.name in starts):
-        fits = "" if best.gain else ", which fits"
-        gain = f", {best.gain:.1f}×" if best.gain else ""
-        yield f"`{_apply(inventory)} {best.model}{options.words}` serves a GGUF of it{fits}: {speed_of(best)}{gain}"
+    for spec in map(deployment_of, files):
+        if spec is None or spec.name not in starts:
+            continue
+        ggufs, fewer = variants.ggufs.get(spec.name, ()), variants.fewer_bits.get(spec.name, ())
+        best = best_variant(ggufs, fewer)
+        same = next((one for one in ggufs if one.same_bits and one is not best), None)
+        for one in (best, same):
+            if one is not None:
+                yield f"`{_apply(inventory)} {one.model}{options.words}` serves {_served(one)}"
+
+
+def _served(variant: GgufOffer | FewerBits) -> str:
+    """`a GGUF of it, which fits: 37.8 tok/s for one user, predicted`."""
+    fits = "" if variant.gain else ", which fits"
+    gain = f", {variant.gain:.1f}×" if variant.gain else ""
+    if isinstance(variant, FewerBits):
+        return f"it in {variant.format.upper()}{fits}: {speed_words(variant)}{gain}"
+    saved = f", on {sparks_words(variant.nodes)}" if variant.nodes_saved else ""
+    return f"a GGUF of it{fits}: {speed_of(variant)} {basis_of(variant)}{gain}{saved}"
 
 
 def _apply(inventory: Path | Inventory) -> str:

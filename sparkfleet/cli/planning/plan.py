@@ -127,11 +127,11 @@ async def _plan(
         print_plan_json(planned, sums)
     else:
         print_origins(planned.checkpoints)
-        offers = print_plans(planned, shown)
+        variants = print_plans(planned, shown)
         if gateway:
             console.print(gateway)
         print_terms(sums or {}, shown)
-        for line in next_lines(files, planned, inventory, offers, options):
+        for line in next_lines(files, planned, inventory, variants, options):
             print_line(line)
     if planned.decision.plan.refused:
         return Exit.INFEASIBLE

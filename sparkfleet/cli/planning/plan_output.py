@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json, print_lines
+from sparkfleet.cli.planning.next_commands import Variants
 from sparkfleet.controlplane.views.speculation_advice import advice_lines
 from sparkfleet.fleet.planning.fewer_bits import fewer_bits_lines
 from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
-from sparkfleet.fleet.planning.gguf_offers import GgufOffer, gguf_lines
+from sparkfleet.fleet.planning.gguf_offers import gguf_lines
 from sparkfleet.fleet.planning.named_images import named_image_lines
 from sparkfleet.fleet.planning.plan import FleetPlan
 from sparkfleet.planner.place.fleet_map import Fleet
@@ -56,8 +57,8 @@ def _lines(
     )
 
 
-def print_plans(found: FleetPlan, shown: Shown = SHORT) -> Mapping[str, Sequence[GgufOffer]]:
-    """Print every plan and every refusal, each with an empty line behind it. Returns the GGUFs that they offer."""
+def print_plans(found: FleetPlan, shown: Shown = SHORT) -> Variants:
+    """Print every plan and every refusal, each with an empty line behind it. Returns the variants that they offer."""
     planned = {one.spec.name: one for one in found.decision.planned}
     refused = {one.name: one for one in found.decision.plan.refused}
     fewer_bits, named_images, ggufs = found.fewer_bits(), found.named_images(), found.ggufs()
@@ -81,7 +82,7 @@ def print_plans(found: FleetPlan, shown: Shown = SHORT) -> Mapping[str, Sequence
     if len(found.specs) > 1:
         print_lines(explain_nodes(found.decision.plan.nodes))
         console.print()
-    return ggufs
+    return Variants(ggufs, fewer_bits)
 
 
 def print_origins(checkpoints: Mapping[str, Checkpoint]) -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.fleet.planning.replanning import GAIN, Replanning, gain_of
+from sparkfleet.fleet.planning.gguf_offers import GgufOffer
+from sparkfleet.fleet.planning.published_names import is_published
+from sparkfleet.fleet.planning.replanning import GAIN, Replanning, gain_of, order_of
+from sparkfleet.knowledge.engines.launch_recipes import recommended_models
 from sparkfleet.knowledge.models.fewer_bits import checkpoints_with_fewer_bits
+from sparkfleet.knowledge.published.figures import ComparedFigure
 from sparkfleet.planner.report.explain.layout import lines_of
 from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
 from sparkfleet.specs.deployment import Deployment
@@ -29,43 +33,63 @@ class FewerBits(Value):
     """Its context and requests at once, and the plan's, if the plan had to lower its own below them."""
     nearest: tuple[str, ...] = ()
     """The nearest things that would fit, in words, if it does not fit."""
+    format: str = ""
+    """Of its weights."""
+    recommended: tuple[int, ...] = ()
+    """Numbers of Sparks for which NVIDIA's recipes serve it."""
+
+    assumed: bool = False
+    """True if its parts' bits are not known: its format is that of its name."""
 
     @property
-    def rank(self) -> tuple[bool, bool, float]:
-        """Higher is better among checkpoints of one format: one that is served, without known wrong results, worth most."""
-        rung = self.rung
-        return (False, False, 0.0) if rung is None else (True, not rung.uncured, rung.worth)
+    def published(self) -> ComparedFigure | None:
+        """The published rate of one request; None if there is none, or `tps` is of several together."""
+        alone = self.rung.prediction.decode_tps_per_request if self.rung else None
+        return self.rung.published.figure if self.rung and alone and alone.mid == self.tps else None
 
 
 def plans_with_fewer_bits(made: Replanning) -> dict[str, tuple[FewerBits, ...]]:
     """Other weights by the name of each deployment that the fleet cannot serve, or would serve faster or with more context
-    or requests at once; the fastest first. A deployment with several variants gets none.
+    or requests at once: of each format the best, by prediction and by what is published, and those that NVIDIA's recipes
+    serve; the best first. A deployment with several variants gets none.
     """
 
-    def options(spec: Deployment, alike: Sequence[Checkpoint]) -> Iterator[FewerBits]:
-        for other in alike:
+    def options(spec: Deployment, own: Checkpoint) -> Iterator[FewerBits]:
+        for other in checkpoints_with_fewer_bits(own):
             found = made.with_model(spec, other)
             if found is not None:
                 yield from _option(other, made.plan, found, spec.name)
 
-    def best(spec: Deployment, own: Checkpoint) -> Iterator[FewerBits]:
-        for alike in checkpoints_with_fewer_bits(own):
-            if found := max(options(spec, alike), key=lambda one: one.rank, default=None):
-                yield found
-
     found = {
-        spec.name: _best(best(spec, own))
+        spec.name: _best(options(spec, own))
         for spec in made.candidates
         if (own := made.checkpoints.get(spec.model or "")) is not None
     }
     return {name: options for name, options in found.items() if options}
 
 
+def best_variant(ggufs: Sequence[GgufOffer], fewer_bits: Sequence[FewerBits]) -> GgufOffer | FewerBits | None:
+    """The best of what can be served in place of a deployment's own checkpoint; None without any."""
+    variants: list[GgufOffer | FewerBits] = [*ggufs, *fewer_bits]
+    return min((one for one in variants if one.rung is not None), key=_order, default=None)
+
+
+def _order(one: GgufOffer | FewerBits) -> tuple[bool, bool, bool, float]:
+    """Key of what is served, the best first: one that is known to answer wrongly comes behind all others, and one whose bits
+    are only assumed behind those that are known."""
+    if one.rung is None:
+        return True, True, True, 0.0
+    return bool(one.rung.uncured), isinstance(one, FewerBits) and one.assumed, *order_of(one.rung)
+
+
 def _best(options: Iterable[FewerBits]) -> tuple[FewerBits, ...]:
-    """The options that can be served, the fastest first; without any, the others, the smallest first."""
+    """The options that can be served, the best first; without any, the others, the smallest first. Of each format the first,
+    and those that are recommended."""
     found = list(options)
-    served = sorted((one for one in found if one.rung), key=lambda one: -one.tps)
-    return tuple(served or sorted(found, key=lambda one: one.bytes_on_disk))
+    served = sorted((one for one in found if one.rung), key=_order)
+    ordered = served or sorted(found, key=lambda one: one.bytes_on_disk)
+    first = {one.format: one for one in reversed(ordered)}
+    return tuple(one for one in ordered if one.recommended or first[one.format] is one)
 
 
 def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator[FewerBits]:
@@ -85,6 +109,9 @@ def _option(other: Checkpoint, plan: Plan, instead: Plan, name: str) -> Iterator
             gain=gain,
             roomier=roomier,
             nearest=nearest,
+            format=other.quantization.scheme.format if other.quantization else "",
+            assumed=not is_published(other.id),
+            recommended=recommended_models().get(other.id, ()),
         )
 
 
@@ -99,7 +126,10 @@ def _roomier(before: DeploymentPlan, after: DeploymentPlan) -> str:
 
 def fewer_bits_lines(options: Sequence[FewerBits]) -> list[str]:
     """Lines of a plan: each of the other weights with its size and speed, and the line of a deployment that chooses it."""
-    texts = [f"`model: {one.model}` ({gb(one.bytes_on_disk)}): {_outcome(one)}" for one in options]
+    texts = [
+        f"`model: {one.model}` ({gb(one.bytes_on_disk)}{', assumed from its name' * one.assumed}): {_outcome(one)}"
+        for one in options
+    ]
     return lines_of("fewer bits", *texts)
 
 
@@ -107,13 +137,26 @@ def _outcome(option: FewerBits) -> str:
     if option.rung is None:
         return " · ".join(option.nearest)
     place = "" if option.gain else f"fits on {' + '.join(option.rung.candidate.shape.nodes)}"
-    speed = f"{three_digits(option.tps)} tok/s" if option.tps else ""
+    published = f" ({option.published.words})" if option.published else ""
+    speed = f"{three_digits(option.tps)} tok/s{published}" if option.tps else ""
     gain = f"{option.gain:.1f}×" if option.gain else ""
     sizes = f"context {option.roomier}" if option.roomier else ""
-    wrong = (
-        f"; known to answer wrongly (`sparkfleet explain {option.rung.uncured[0]}`)"
-        if option.rung.uncured
-        else ""
-    )
     # Its answers differ from those of the weights that were named: no number here is about that.
-    return ", ".join(part for part in (place, speed, gain, sizes) if part) + "; quality not measured" + wrong
+    recipe = "; in NVIDIA's recipes" if option.rung.candidate.shape.ranks in option.recommended else ""
+    uncured = option.rung.uncured
+    wrong = f"; known to answer wrongly (`sparkfleet explain {uncured[0]}`)" if uncured else ""
+    return (
+        ", ".join(part for part in (place, speed, gain, sizes) if part)
+        + f"{recipe}; quality not measured{wrong}"
+    )
+
+
+def speed_words(option: FewerBits) -> str:
+    """`41.9 tok/s for one user predicted (published: 43.9)`."""
+    if option.rung is None or not option.tps:
+        return "speed not predicted"
+    requests = option.rung.prediction.concurrency or 1
+    alone = option.rung.prediction.decode_tps_per_request
+    load = "for one user" if alone and alone.mid == option.tps else f"shared by {requests}"
+    published = f" ({option.published.words})" if option.published else ""
+    return f"{three_digits(option.tps)} tok/s {load} predicted{published}"

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.perf.prediction import Speculation
-from sparkfleet.planner.types.plan import DeploymentPlan, Plan
+from sparkfleet.planner.capacity.proposal import DEFAULT_CONTEXT
+from sparkfleet.planner.types.plan import DeploymentPlan, Plan, Rung
 from sparkfleet.specs.deployment import Deployment, SpeculationChoice
 
 GAIN = 1.15
@@ -59,3 +60,11 @@ class Replanning(NamedTuple):
 def gain_of(before: DeploymentPlan, after: DeploymentPlan) -> float:
     """Predicted speed as a multiple of the plan's; 0 if either is not predicted: no gain is known."""
     return (after.tps or 0.0) / before.tps if before.tps else 0.0
+
+
+def order_of(rung: Rung) -> tuple[bool, float]:
+    """Key of alternatives of one deployment, the best first: those that hold a usual context, then by worth.
+
+    Worth is the predicted speed held against what is published of it, as in the rank of candidates.
+    """
+    return rung.candidate.context < DEFAULT_CONTEXT, -rung.worth

@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
-from sparkfleet.knowledge.models.known_models import MODELS, checkpoint_if_known, without_format
+from sparkfleet.knowledge.engines.launch_recipes import recommended_models
+from sparkfleet.knowledge.models.known_models import (
+    MODELS,
+    checkpoint_if_known,
+    without_format,
+)
 from sparkfleet.knowledge.models.published_checkpoints import CHECKPOINTS, load_published
 from sparkfleet.specs.model_name import base_name
 
@@ -16,12 +21,15 @@ SMALLER = 0.8
 MAKERS = ("nvidia", "redhatai")
 """Owners, after the model's own, whose requantised checkpoints come first: they test them on vLLM."""
 
+_MACHINE = "-Spark"
+"""End of the names of some checkpoints that are made for a Spark."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[tuple[Checkpoint, ...], ...]:
-    """Published checkpoints of the same model with fewer bytes, those of each format together: its own maker's, NVIDIA's and
-    Red Hat's, in this order; without one of these the first that is known."""
+def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:
+    """Published checkpoints of the same model with fewer bytes: those of its own maker and of `MAKERS`, and those that
+    NVIDIA's recipes serve; of a format that none of these has, another owner's. Its own maker's come first.
+    """
     if checkpoint.gguf is not None:
         return ()
     own = base_name(checkpoint.id)
@@ -30,16 +38,18 @@ def checkpoints_with_fewer_bits(checkpoint: Checkpoint) -> tuple[tuple[Checkpoin
 
     def rank(id_: str) -> int:
         maker = id_.partition("/")[0].lower()
-        return order.index(maker) if maker in order else len(order)
+        return order.index(maker) if maker in order else len(order) + (id_ not in recommended_models())
 
     found: dict[str, list[Checkpoint]] = {}
     for id_ in sorted(published_models().get(_model_of(own), ()), key=rank):
         other = checkpoint_if_known(id_)
         if other is not None and other.quantization is not None and _is_smaller(other, checkpoint):
-            alike = found.setdefault(other.quantization.scheme.format, [])
-            if not alike or rank(id_) < len(order):
-                alike.append(other)
-    return tuple(map(tuple, found.values()))
+            of_format = found.setdefault(other.quantization.scheme.format, [])
+            # A renamed repository is in the list by both of its names, the present one first.
+            is_new = all(one.id.partition("/")[0] != id_.partition("/")[0] for one in of_format)
+            if not of_format or (is_new and rank(id_) <= len(order)):
+                of_format.append(other)
+    return tuple(one for of_format in found.values() for one in of_format)
 
 
 def _is_smaller(other: Checkpoint, checkpoint: Checkpoint) -> bool:
@@ -56,6 +66,10 @@ def published_models() -> Mapping[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for id_ in dict.fromkeys(_ids()):
         found.setdefault(_model_of(id_), []).append(id_)
+    for id_ in recommended_models():
+        of_model = found.get(without_format(id_.removesuffix(_MACHINE)), [id_])
+        if id_ not in of_model:
+            of_model.append(id_)
     return {name: tuple(ids) for name, ids in found.items()}
 
 

@@ -145,15 +145,15 @@ class Evidence(NamedTuple):
         One source counts half, two count two thirds: sources differ by about as much as predictions do. None without a
         published run that can be compared.
         """
-        return _correction((one for one in self._alike if one.nodes == self.nodes), busy=busy)
+        return _correction((one for one in self.alike if one.nodes == self.nodes), busy=busy)
 
     def scaling(self, nodes: int) -> float:
         """Factor on the predicted gain of so many nodes for one request, from the nearest model that a source ran on both;
         1 without one."""
-        for here in self._alike:
+        for here in self.alike:
             if here.nodes != self.nodes:
                 continue
-            for there in self._alike:
+            for there in self.alike:
                 is_same = (there.model, there.nodes) == (here.model, nodes)
                 if is_same and set(here.sources) & set(there.sources):
                     before, after = (_correction((one,), busy=False) for one in (here, there))
@@ -162,7 +162,7 @@ class Evidence(NamedTuple):
         return 1.0
 
     @property
-    def _alike(self) -> tuple[PublishedEvidence, ...]:
+    def alike(self) -> tuple[PublishedEvidence, ...]:
         """The runs in its format, the nearest first."""
         leveled = zip(self.levels, self.runs, strict=True)
         return tuple(one for level, one in leveled if level <= EvidenceLevel.SIBLING)

@@ -13,7 +13,7 @@ from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.perf.latency.local_acceptance import LocalAcceptance
 from sparkfleet.perf.local_measurements import LocalMeasurement
 from sparkfleet.planner.capacity.headroom import reached
-from sparkfleet.planner.capacity.joint_sizing import with_room
+from sparkfleet.planner.capacity.joint_sizing import sizes_of, with_even_sizes, with_room
 from sparkfleet.planner.capacity.memory_ledger import MemoryLedger
 from sparkfleet.planner.capacity.proposal import Sizes, VariantCase
 from sparkfleet.planner.engine_args.user_overrides import take_over
@@ -128,7 +128,7 @@ def _planned(specs: Sequence[Deployment], planning: PlanningContext) -> Plan:
             break
         order = again
     tried.sort(key=lambda attempt: len(attempt[1].refused))
-    plan = _with_room(tried, specs, planning)
+    plan = _evenly(_with_room(tried, specs, planning), tried[0][0], specs, planning)
     plan = _finished(_at_the_edge(plan, tried[0][0], specs, planning), specs, planning)
     return with_standbys(plan, specs, planning)
 
@@ -167,6 +167,28 @@ def _with_room(
         if len(found.refused) < len(best.refused):
             return found
     return best
+
+
+def _evenly(
+    plan: Plan, order: Sequence[Deployment], specs: Sequence[Deployment], planning: PlanningContext
+) -> Plan:
+    """The plan with open sizes shared more evenly among deployments that share a node, if all are served.
+
+    What runs keeps its sizes, since it would be started again.
+    """
+    if plan.refused or not 1 < len(specs) <= FEW:
+        return plan
+    asked = {spec.name: spec for spec in specs}
+
+    def pack(most: Mapping[str, Sizes]) -> Plan:
+        return _pack(order, specs, replace(planning, most={**planning.most, **most}))
+
+    def alone(name: str) -> Sizes | None:
+        found = _pack([asked[name]], [asked[name]], planning).of(name)
+        return None if found is None else sizes_of(found)
+
+    running = {name: sizes_of(one) for name, one in planning.running.items() if name in asked}
+    return with_even_sizes(plan, pack, alone, {name: one for name, one in running.items() if one})
 
 
 def _at_the_edge(

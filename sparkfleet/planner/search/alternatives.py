@@ -12,7 +12,7 @@ from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import SizedProposal, total
 from sparkfleet.planner.search.rung_builder import because, tps_alone
-from sparkfleet.planner.search.spread import alternative_line, reason_to_stay
+from sparkfleet.planner.search.spread import alternative_line, published_contrast, reason_to_stay
 from sparkfleet.planner.types.plan import Rejection
 from sparkfleet.specs.deployment import EngineName
 from sparkfleet.units import three_digits
@@ -53,8 +53,11 @@ class Alternatives:
             why = reason_to_stay(self._case, choice, other) if split.ranks > ranks else ""
             least = ours if split.ranks > ranks else fastest
             if split.ranks != ranks and tps > least:
-                published = other.rung.published.exactly
+                published = other.rung.published.figure
                 yield alternative_line(split, tps, ours, published) + (f" ({why})" if why else "")
+                few, many = sorted((choice, other), key=lambda one: one.proposal.split.ranks)
+                if contrast := published_contrast(few, many):
+                    yield contrast
             fastest = max(fastest, tps)
         for pool, split in self._proposals.kept[:1]:
             wider = choice.proposal._replace(pool=pool, split=split)

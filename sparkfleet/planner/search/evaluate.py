@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel
+from sparkfleet.knowledge.published.figures import nearest_figure
 from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.memory.demand import MemoryBudget
@@ -43,6 +45,7 @@ from sparkfleet.planner.search.rule_effects import (
     within_limits,
 )
 from sparkfleet.planner.types.plan import Candidate, PublishedRuns, Rejection, Rung
+from sparkfleet.specs.model_name import base_name
 
 STACKS_TRIED = 6
 """Images that are tried per proposal, best evidence first."""
@@ -202,7 +205,6 @@ def _predicted(
     discount = slower * risk * doubt(case, stack, proposal, verdict)
     factor = published_factor(ranked)
     value = worth(ranked, factor) * discount
-    mixed = bool(images_by_name(case.variant.model, quant_of(case)))
     rung = Rung(
         candidate=candidate,
         prediction=_prediction(stacked, sized, settings, verdict),
@@ -210,7 +212,7 @@ def _predicted(
         uncured=tuple(finding.rule.id for finding in verdict.uncured),
         repeated_prefill=repeated,
         worth=value,
-        published=_published(evidence_of(case, proposal), mixed=mixed),
+        published=_published(case, evidence_of(case, proposal), sized.concurrency),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=tuple(notes_of(stacked, candidate, sized, verdict)),
         pinned=in_words(case.variant.engine_args),
@@ -258,19 +260,25 @@ def _prediction(
     )
 
 
-def _published(proof: Evidence, *, mixed: bool) -> PublishedRuns:
+def _published(case: VariantCase, proof: Evidence, requests: int) -> PublishedRuns:
     """The nearest published runs, as plans have them.
 
     Args:
+        case: the variant. If some runs are of builds that store its weights in other bits than the candidate's image,
+            their rates are not its.
         proof: published runs for the candidate.
-        mixed: some are of builds that store the weights in other bits than its image: their rate is not its.
+        requests: requests at once that it is predicted for.
     """
-    rates = (one.alone for one in proof.nearest if one.alone and one.nodes == proof.nodes)
+    find = partial(nearest_figure, proof, base_name(case.variant.model), case.predictor.content)
+    mixed = bool(images_by_name(case.variant.model, quant_of(case)))
+    figure = None if mixed else find()
     return PublishedRuns(
         rows=sum(one.rows for one in proof.nearest),
         sources=tuple(dict.fromkeys(source for one in proof.nearest for source in one.sources)),
         same=proof.level <= EvidenceLevel.SIBLING,
-        alone=None if mixed else next(rates, None),
+        alone=figure.tps if figure else None,
+        figure=figure,
+        together=None if mixed or requests < 2 else find(requests=requests),
     )
 
 

@@ -126,8 +126,46 @@ def rung_of(
     if not more and at == 1 and _set_back(evaluation, choice):
         more = f"; ranked higher but for this: {ADVISORY}"
     return _with_depths(evaluation).model_copy(
-        update={"reason": f"if {before.candidate.how} does not start{more}"}
+        update={
+            "reason": f"if {before.candidate.how} does not start{more}",
+            "order": _order(at, ladder, objective, speed_of),
+        }
     )
+
+
+def _order(
+    at: int, ladder: Sequence[Evaluation], objective: Objective, speed_of: Callable[[Evaluation], float]
+) -> str:
+    """Reason for a rung behind a clearly slower one, in a few words; "" if those before it are as fast."""
+    one = ladder[at]
+    slower = next(
+        (i for i in range(1, at) if speed_of(one) > NOTABLE * speed_of(ladder[i]) and objective != "context"),
+        None,
+    )
+    if slower is None:
+        return ""
+    return f"behind rung {slower + 1}: {_doubt_in_short(one, ladder[slower])}"
+
+
+def _doubt_in_short(one: Evaluation, before: Evaluation) -> str:
+    """`nobody has published it`, `published less (1, not 58 times)`, or the rule that counts against it."""
+    against = next((id_ for id_ in _doubts(one) if id_ not in _doubts(before)), "")
+    own, other = one.rung.published, before.rung.published
+    if against:
+        return f"{against} counts against it"
+    if _set_back(one, before):
+        return "security advisory"
+    if own.same and own.rows >= other.rows:
+        return "published rates favour that"
+    if own.rows and own.same:
+        return f"published less ({own.rows}, not {other.rows} times)"
+    return "published less" if own.rows or not other.rows else "nobody has published it"
+
+
+def _doubts(evaluation: Evaluation) -> tuple[str, ...]:
+    """Ids of the rules by which a rung answers wrongly, or prefills earlier turns again: they lower its rank."""
+    again = evaluation.rung.repeated_prefill
+    return (*evaluation.rung.uncured, *((again.rule,) if again is not None else ()))
 
 
 def _set_back(evaluation: Evaluation, choice: Evaluation) -> bool:
@@ -177,8 +215,9 @@ def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -
     gain = _gain(evaluation, choice)
     if not gain:
         return ""
-    what = "the answer" if objective == "interactive" else "the total"
-    return f" ({what} {gain:.2f}×, {gain * choice.worth / evaluation.worth:.2f}× required)"
+    what = "whole answer" if objective == "interactive" else "total"
+    required = gain * choice.worth / evaluation.worth
+    return f" (its {what} is {gain:.2f}× as fast, and would have to be {required:.2f}× to come first)"
 
 
 def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:

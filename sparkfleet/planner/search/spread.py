@@ -7,9 +7,12 @@ differ, and no throughput that was asked for is lost.
 from __future__ import annotations
 
 from sparkfleet.knowledge.published.evidence import CLOSE, EvidenceLevel
+from sparkfleet.knowledge.published.figures import ComparedFigure, pair_of
 from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
+from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES
+from sparkfleet.planner.place.stacks import images_by_name
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import (
     KEPT,
@@ -55,7 +58,7 @@ def reason_to_stay(case: VariantCase, fewer: Evaluation, more: Evaluation) -> st
         # What the prediction would have to be for the evidence of both to suffice.
         needed = gain * required / ratio
         against = _evidence_against(fewer, carried, required)
-        return f"the whole answer {gain:.2f}×, {needed:.2f}× required: {against}"
+        return f"the whole answer is {gain:.2f}× as fast, {needed:.2f}× would be required: {against}"
     return _lost(case, narrow, wide)
 
 
@@ -160,19 +163,58 @@ def _lost(case: VariantCase, narrow: Rung, wide: Rung) -> str:
     return f"{after.mid:.0f} instead of {before.mid:.0f} tok/s for {requests} requests {together}"
 
 
-def alternative_line(split: Split, tps: float, other: float, published: float | None = None) -> str:
+def published_contrast(fewer: Evaluation, more: Evaluation) -> str:
+    """The published rates on two numbers of nodes: those of one source that ran both, and whether the ones that are shown
+    can be compared; "" if nothing is published of both, or it agrees with the predictions.
+    """
+    case = more.sized.case
+    if images_by_name(case.variant.model, quant_of(case)):
+        return ""  # some runs are of builds that store its weights in other bits
+    few, many = (sparks_words(one.proposal.split.ranks) for one in (fewer, more))
+    alike = is_alike(fewer.proposal, more.proposal)
+    pair = pair_of(*(evidence_of(case, one.proposal) for one in (fewer, more))) if alike else None
+    words = []
+    if pair is not None:
+        words.append(
+            f"published on both: {three_digits(pair.fewer)} on {few} and {three_digits(pair.more)} on {many},"
+            f" {pair.more / pair.fewer:.2g}×, of {pair.checkpoint} ({pair.source})"
+        )
+    narrow, wide = (one.rung.published.figure for one in (fewer, more))
+    if narrow is None or wide is None or not _contradicts(fewer, more, wide.tps / narrow.tps):
+        return "; ".join(words)
+    if (narrow.of, narrow.content) != (wide.of, wide.content):
+        what = "checkpoints" if narrow.of != wide.of else "texts"
+        words.append(
+            f"the rates published apart, {three_digits(narrow.tps)} on {few} and {three_digits(wide.tps)} on {many},"
+            f" are of two {what} and do not compare"
+        )
+    elif pair is None:
+        words.append(
+            f"published rates say otherwise: {three_digits(narrow.tps)} on {few}, {three_digits(wide.tps)} on {many}"
+        )
+    return "; ".join(words)
+
+
+def _contradicts(fewer: Evaluation, more: Evaluation, published: float) -> bool:
+    """True if so many times as fast on more nodes is the opposite of what is predicted."""
+    rates = [one.rung.prediction.decode_tps_per_request for one in (fewer, more)]
+    narrow, wide = (band.mid if band else 0.0 for band in rates)
+    return (wide > narrow) != (published > 1.0)
+
+
+def alternative_line(split: Split, tps: float, other: float, published: ComparedFigure | None = None) -> str:
     """The alternative and how to choose it: "two Sparks: 24.7 tok/s for one user, 1.5×: `parallel: {tp: 2}`".
 
     Args:
         split: its split.
         tps: its predicted rate of one request.
         other: that of the choice.
-        published: the published rate; None if there is none.
+        published: the published rate with its checkpoint; None if there is none.
     """
     ways = (
         ", ".join(f"{name}: {n}" for name, n in zip(("tp", "pp"), split[:2], strict=True) if n > 1) or "tp: 1"
     )
-    measured = f" (published: {three_digits(published)})" if published else ""
+    measured = f" ({published.words})" if published else ""
     return (
         f"{sparks_words(split.ranks)}: {three_digits(tps)} tok/s for one user{measured}, {tps / other:.2g}×:"
         f" `parallel: {{{ways}}}`"

@@ -18,6 +18,7 @@ from pydantic import AliasChoices, ConfigDict, Field
 
 from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.knowledge.engines import engine_flags
+from sparkfleet.knowledge.published.figures import ComparedFigure
 from sparkfleet.perf.prediction import Prediction, Speculation, Split
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
 from sparkfleet.units import three_digits
@@ -161,11 +162,15 @@ class PublishedRuns(Value):
     """False: of the nearest combination that somebody has published, if `rows` is not 0."""
     alone: float | None = None
     """tok/s of one request; None if that was not published, or of builds that store the weights in other bits, too."""
+    figure: ComparedFigure | None = None
+    """The same with its checkpoint, text and sources; None in plans of earlier releases, too."""
+    together: ComparedFigure | None = None
+    """Of as many requests together as the candidate is predicted for."""
 
     @property
     def exactly(self) -> float | None:
-        """tok/s of one request of the combination itself; None if it was not published, or only of another one."""
-        return self.alone if self.same else None
+        """tok/s of one request of this checkpoint and text; None if it was not published, or only of another one."""
+        return self.figure.tps if self.figure is not None and self.figure.is_alike else None
 
 
 class RepeatedPrefill(Value):
@@ -203,6 +208,8 @@ class Rung(Value):
     candidate: Candidate
     prediction: Prediction
     reason: str
+    order: str = ""
+    """Reason for its place behind a slower rung; "" if there is none."""
     rules: tuple[str, ...] = ()
     """Ids of rules that changed the candidate (flags, environment, limits)."""
     notes: tuple[str, ...] = ()

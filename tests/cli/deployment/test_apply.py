@@ -6,6 +6,7 @@ import pytest
 from open_client import OpenClient
 
 from sparkfleet.cli.deployment import apply
+from sparkfleet.cli.planning.next_commands import Variants
 from sparkfleet.fleet.deployments import watch
 from sparkfleet.fleet.deployments.apply import AppliedDeployments
 
@@ -31,7 +32,7 @@ def applied(sparkfleet, monkeypatch, tmp_path):
             return AppliedDeployments(SimpleNamespace(address=address), {"m": ended}, {})
 
         monkeypatch.setattr(apply, "prepare_apply", prepared)
-        monkeypatch.setattr(apply, "print_plans", lambda planned: {})
+        monkeypatch.setattr(apply, "print_plans", lambda planned: Variants())
         monkeypatch.setattr(apply, "carry_out", carried_out)
         code, out, _ = sparkfleet("apply", "m.yaml", "--yes", *options)
         return code, out.splitlines()
@@ -95,7 +96,7 @@ def test_a_second_apply_waits_for_the_start_of_the_first(
         return ()
 
     monkeypatch.setattr(apply, "prepare_apply", prepared)
-    monkeypatch.setattr(apply, "print_plans", lambda planned: {})
+    monkeypatch.setattr(apply, "print_plans", lambda planned: Variants())
     monkeypatch.setattr(apply, "create_first_key", no_key)
     monkeypatch.setattr(watch, "until_settled", settled)
     done, out, _ = sparkfleet("apply", "m.yaml", "--yes", *options)

@@ -152,9 +152,18 @@ def test_every_example_has_an_answer(sparkfleet, deployments, two_sparks):
         assert_readable(out)
         if code == Exit.PENDING:
             body = out[out.index("  choice ") :]
-            # An advisory, the predicted start, a lost node and the command for a lost head are worth a line each, a prefix
-            # cache that finds nothing with the release that mends it four.
-            worth = ("(security-advisory)", "  start  ", "  node lost", " --lost`")
+            # An advisory, the predicted start, a lost node, the command for a lost head, the reason of a rung's place, a
+            # published rate and the recipe of a variant are worth a line each, a prefix cache that finds nothing with the
+            # release that mends it four.
+            worth = (
+                "(security-advisory)",
+                "  start  ",
+                "  node lost",
+                " --lost`",
+                "behind rung",
+                "published: ",
+                "recipes;",
+            )
             most = 28 + sum(words in body for words in worth) + 4 * ("  prefix  " in body)
             assert body.count("  choice ") > 1 or len(body.splitlines()) <= most, (
                 f"{file} does not fit a screen"

@@ -27,8 +27,46 @@ class TestWithoutFiles:
         assert (
             "`sparkfleet apply openai/gpt-oss-120b` serves it as gpt-oss-120b\n"
             "              `sparkfleet apply ggml-org/gpt-oss-120b-GGUF:MXFP4` serves a GGUF of it:"
-            " 55.7 tok/s for one user, 1.6×\n"
+            " 55.7 tok/s for one user published, 54.1 predicted, 1.6×\n"
         ) in out
+
+    def test_the_same_bits_on_fewer_sparks_are_among_the_next_commands(self, sparkfleet):
+        """`suggest` had 54 tok/s of llama.cpp on one Spark, `plan` 50 of vLLM on both and no other line."""
+        _, out, _ = sparkfleet("plan", "openai/gpt-oss-120b", "--sparks", "2", "--offline")
+        assert "`sparkfleet apply ggml-org/gpt-oss-120b-GGUF:MXFP4` serves a GGUF of it:" in out
+        assert "published, 54.1 predicted, 1.1×, on one Spark\n" in out
+
+    @pytest.mark.parametrize(
+        ("model", "sparks", "best"),
+        [
+            ("zai-org/GLM-5.3-Flash", "2", "RedHatAI/GLM-5.3-Flash-NVFP4"),
+            ("Qwen/Qwen3.5-122B-A10B", "1", "Intel/Qwen3.5-122B-A10B-int4-AutoRound"),
+            ("Qwen/Qwen3.8-Flash-Next", "2", "nvidia/Qwen3.8-Flash-Next-NVFP4"),
+        ],
+    )
+    def test_the_best_variant_of_what_does_not_fit_is_the_next_command(self, sparkfleet, model, sparks, best):
+        """Such plans had no next command, or the one of a GGUF that is slower."""
+        code, out, _ = sparkfleet("plan", model, "--sparks", sparks, "--offline")
+        assert code == Exit.INFEASIBLE
+        steps = [line for line in out.splitlines() if "`sparkfleet apply " in line]
+        assert len(steps) == 1
+        assert f"`sparkfleet apply {best}` serves it in " in steps[0]
+        assert ", which fits: " in steps[0]
+        assert " tok/s for one user predicted" in steps[0]
+
+    def test_what_nvidias_recipes_serve_is_among_the_variants(self, sparkfleet):
+        _, out, _ = sparkfleet("plan", "Qwen/Qwen3.8-Flash-Next", "--sparks", "2", "--offline")
+        text = " ".join(out.split())
+        assert (
+            "`model: local-inference-lab/Qwen3.8-Flash-Next-NVFP4` (184 GB, assumed from its name): fits on"
+            in text
+        )
+        assert "; in NVIDIA's recipes; quality not measured" in text
+
+    def test_the_best_variant_of_what_fits_may_be_no_gguf(self, sparkfleet):
+        _, out, _ = sparkfleet("plan", "Qwen/Qwen3.8-27B", "--sparks", "1", "--offline")
+        assert "`sparkfleet apply nvidia/Qwen3.8-27B-NVFP4` serves it in NVFP4: " in out
+        assert "serves a GGUF" not in out
 
     def test_a_gguf_that_alone_fits_is_the_next_command(self, sparkfleet):
         code, out, _ = sparkfleet("plan", "MiniMaxAI/MiniMax-M2.7", "--sparks", "1", "--offline")

@@ -23,7 +23,23 @@ def test_the_same_bits_are_offered_with_the_published_rate(sparks, ask):
     assert text.startswith(
         "llama.cpp `model: ggml-org/gpt-oss-120b-GGUF:MXFP4` (63 GB): 55.7 tok/s for one user, 1.6×"
     )
-    assert text.endswith("published; the maker's own bits")
+    assert text.endswith("published, 54.1 predicted; the maker's own bits")
+
+
+def test_the_same_bits_on_fewer_sparks_need_no_more_than_to_be_as_fast(sparks, ask):
+    """Two Sparks were spent on 50 tok/s of vLLM, and the line of llama.cpp's 56 on one of them was missing."""
+    (one,) = offers(sparks(2), ask("openai/gpt-oss-120b"))["m"]
+    assert (one.model, one.nodes, one.nodes_saved) == ("ggml-org/gpt-oss-120b-GGUF:MXFP4", 1, 1)
+    assert 1.0 <= one.gain < GAIN
+    text = " ".join(" ".join(gguf_lines([one])).split())
+    assert "the maker's own bits; on one Spark instead of 2; shared by 4: " in text
+
+
+@pytest.mark.parametrize(("concurrency", "shown"), [(1, True), (4, False)])
+def test_on_fewer_sparks_it_must_not_yield_less_for_the_requests_that_are_set(
+    sparks, ask, concurrency, shown
+):
+    assert bool(offers(sparks(2), ask("openai/gpt-oss-120b", concurrency=concurrency))) is shown
 
 
 def test_many_requests_together_may_be_slower_with_it(sparks, ask):

@@ -60,16 +60,11 @@ LEFT_OUT = {
 
 
 def smaller(model: str) -> list[Checkpoint]:
-    """The first of each format."""
-    return [alike[0] for alike in smaller_by_format(model)]
-
-
-def smaller_by_format(model: str) -> tuple[tuple[Checkpoint, ...], ...]:
     known = known_checkpoint(model)
     assert known is not None
     found = checkpoints_with_fewer_bits(known)
-    assert all(one.bytes_on_disk <= SMALLER * known.bytes_on_disk for alike in found for one in alike)
-    return found
+    assert all(one.bytes_on_disk <= SMALLER * known.bytes_on_disk for one in found)
+    return list(found)
 
 
 @pytest.mark.parametrize(
@@ -96,12 +91,6 @@ def test_one_of_each_format_its_own_maker_first_then_nvidia() -> None:
     formats = [one.quantization.scheme.format for one in found if one.quantization]
     assert len(formats) == len(found) == len(set(formats))
     assert {"Qwen/Qwen3.8-27B-FP8", "nvidia/Qwen3.8-27B-NVFP4"} < {one.id for one in found}
-
-
-def test_of_one_format_those_that_makers_test_on_vllm_are_together() -> None:
-    """LibertAIDAI's, which emits corrupted tokens, is known, too."""
-    (nvfp4,) = [alike for alike in smaller_by_format("zai-org/GLM-5.3-Flash") if "NVFP4" in alike[0].id]
-    assert [one.id for one in nvfp4] == ["nvidia/GLM-5.3-Flash-NVFP4", "RedHatAI/GLM-5.3-Flash-NVFP4"]
 
 
 def test_a_revision_and_a_directory_of_other_shapes() -> None:

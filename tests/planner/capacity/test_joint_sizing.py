@@ -2,7 +2,9 @@
 
 import pytest
 
+from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.planner.capacity.joint_sizing import with_room
+from sparkfleet.planner.packing.fleet_planner import plan_fleet
 
 GPT = "openai/gpt-oss-120b"
 SMALL = "Qwen/Qwen3-30B-A3B-FP8"
@@ -65,6 +67,53 @@ def test_where_nothing_helps_the_plan_is_as_it_was(sparks, plan, ask):
     assert sizes(found, served.name) == sizes(
         plan(sparks(2), next(s for s in specs if s.name == served.name)), served.name
     )
+
+
+SUPER = "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-NVFP4"
+A3B = "nvidia/Qwen3.6-35B-A3B-NVFP4"
+
+
+def notes(found, name):
+    return found.of(name).groups[0].choice.notes
+
+
+def test_two_that_are_open_share_a_spark_evenly(sparks, plan, ask):
+    """The large one had 32768 × 4, the small one 4096 × 1 in what was left, and no line named the cause."""
+    found = plan(sparks(1), ask(SUPER, "big"), ask(A3B, "small"))
+    assert sizes(found, "big") == (32_768, 2)
+    assert sizes(found, "small") == (32_768, 4)
+    note = "concurrency 2 instead of 4 so that small has 32768 × 4 beside it instead of 4096 × 1"
+    assert all(note in rung.notes for rung in found.of("big").groups[0].ladder)
+    assert not any("alone it would have" in one for one in notes(found, "small"))
+
+
+def test_what_is_set_is_not_shared_but_named(sparks, plan, ask):
+    found = plan(sparks(1), ask(SUPER, "big", context=32_768, concurrency=4), ask(A3B, "small"))
+    assert sizes(found, "big") == (32_768, 4)
+    assert sizes(found, "small") == (4096, 1)
+    assert notes(found, "small")[-1] == (
+        "alone it would have 32768 × 4: a lower `concurrency` or `context` of big (32768 × 4) leaves it more"
+    )
+
+
+def test_a_running_engine_keeps_its_sizes_for_a_larger_neighbour(sparks, ask):
+    """It would start again for the comfort of another."""
+    fleet, specs = sparks(1), [ask(SUPER, "big"), ask(A3B, "small")]
+    checkpoints = {one.model: known_checkpoint(one.model) for one in specs}
+    alone = plan_fleet(specs[:1], fleet, checkpoints)
+    beside = plan_fleet(specs, fleet, checkpoints, running={"big": alone.of("big")})
+    assert sizes(beside, "big") == (32_768, 4)
+    assert "of big (32768 × 4) leaves it more" in notes(beside, "small")[-1]
+    even = plan_fleet(specs, fleet, checkpoints)
+    again = plan_fleet(specs, fleet, checkpoints, running={one.name: one for one in even.deployments})
+    assert [sizes(again, name) for name in ("big", "small")] == [(32_768, 2), (32_768, 4)]
+
+
+def test_what_has_its_sizes_alone_is_shared_with_nobody(sparks, plan, ask):
+    """A model whose longest context is short has all that it can have."""
+    found = plan(sparks(1), ask("Qwen/Qwen2.5-7B-Instruct", "short", context=2048), ask(SMALL, "small"))
+    assert sizes(found, "small") == (32_768, 4)
+    assert not any("beside it" in note for note in (*notes(found, "short"), *notes(found, "small")))
 
 
 @pytest.mark.parametrize("helps", [True, False])

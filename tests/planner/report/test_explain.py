@@ -105,7 +105,8 @@ def test_choice_ladder_and_rejected(sparks, plan, ask):
     text = "\n".join(lines)
     assert lines[0].startswith("  choice      spark1 · TP=1 · SGLang 0.5.12 · FP8 · NEXTN k=5 top-4")
     assert re.search(
-        r"speed       [\d.]+ tok/s for one user \([\d.]+–[\d.]+; published: 20\.6\), \d+ shared by 4 \(\d+–\d+\)\n"
+        r"speed       [\d.]+ tok/s for one user \([\d.]+–[\d.]+; published: 20\.6 on a book\),"
+        r"\s+\d+\s+shared by 4 \(\d+–\d+\)\n"
         r" +first word after [\d.]+ s \(2K prompt\); prefill [\d,]+ tok/s; predicted from \d+\s+measurements\n",
         text,
     )

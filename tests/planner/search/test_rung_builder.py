@@ -7,7 +7,7 @@ from planning_values import choice
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.planner.search.evaluate import Evaluation
-from sparkfleet.planner.search.rung_builder import without_advisory_first
+from sparkfleet.planner.search.rung_builder import NOTABLE, without_advisory_first
 from sparkfleet.planner.types.plan import PublishedRuns
 
 
@@ -51,9 +51,37 @@ def test_the_next_rung_that_is_predicted_faster_is_named_beside_the_fastest(spar
     assert second.candidate.engine != fastest.candidate.engine
     for rung in (second, fastest):
         assert f"; {rung.candidate.how} is predicted faster ({rung.speed('interactive')}) " in first.reason
-    gains = re.findall(r"\(the answer ([\d.]+)×, ([\d.]+)× required\)", first.reason)
+    words = r"\(its whole answer is ([\d.]+)× as fast, and would have to be ([\d.]+)× to come first\)"
+    gains = re.findall(words, first.reason)
     assert len(gains) == 2
     assert all(1.0 < float(gain) < float(required) for gain, required in gains)
+
+
+def test_a_rung_behind_a_slower_one_has_the_reason(sparks, plan, ask):
+    """97 tok/s, then 74, then 94, without a word."""
+    ladder = (
+        plan(sparks(1), ask("nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4"))
+        .deployments[0]
+        .groups[0]
+        .ladder
+    )
+    for at, rung in enumerate(ladder):
+        rate = rung.prediction.decode_tps_per_request.mid
+        slower = [
+            number
+            for number, one in enumerate(ladder[:at], start=1)
+            if number > 1 and rate > NOTABLE * one.prediction.decode_tps_per_request.mid
+        ]
+        assert rung.order.startswith(f"behind rung {slower[0]}: ") if slower else rung.order == ""
+    assert "behind rung 2: nobody has published it" in [rung.order for rung in ladder]
+
+
+def test_the_reason_of_such_a_rung_is_what_ranks_it(sparks, plan, ask):
+    """Of two that nobody has published, the one whose engine and method are published less with other models."""
+    found = plan(sparks(4, switch=True), ask("nvidia/MiniMax-M3-NVFP4"))
+    orders = [rung.order for rung in found.deployments[0].groups[0].ladder if rung.order]
+    assert orders
+    assert set(orders) <= {f"behind rung {number}: published less" for number in (2, 3, 4)}
 
 
 class TestReasonsOfOtherSplits:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published import evidence as known
+from sparkfleet.knowledge.published import figures
 from sparkfleet.knowledge.published.evidence import EvidenceIndex, PublishedEvidence
+from sparkfleet.knowledge.published.figures import PublishedFigure
 from sparkfleet.perf.local_measurements import LocalMeasurement, Point
 from sparkfleet.perf.prediction import Split
 from sparkfleet.perf.workload import Workload
@@ -65,6 +67,37 @@ def run(method: str, nodes: int, engine: str = "vllm", **given: object) -> Publi
     return PublishedEvidence.model_validate(fields | given)
 
 
+@pytest.fixture
+def rates(monkeypatch):
+    """rates(figures…): no others were published."""
+
+    def use(*found: PublishedFigure) -> None:
+        by_key: dict[figures.Combination, tuple[PublishedFigure, ...]] = {}
+        for one in found:
+            key = figures.Combination(one.model, one.engine, one.method, one.format, one.nodes)
+            by_key[key] = (*by_key.get(key, ()), one)
+        monkeypatch.setattr(figures, "figures", lambda: by_key)
+
+    return use
+
+
+def figure(nodes: int, tps: float, *, source: str, checkpoint: str = FP8) -> PublishedFigure:
+    return PublishedFigure(
+        model="qwen3.6-27b",
+        engine="vllm",
+        method="none",
+        format="fp8",
+        nodes=nodes,
+        source=source,
+        checkpoint=checkpoint,
+        content="mixed",
+        requests=1,
+        rows=1,
+        tps=tps,
+        expected=tps,
+    )
+
+
 class TestIdleNodes:
     def test_an_idle_spark_is_taken_if_it_was_published_and_is_faster(self, sparks, plan, ask, published):
         published(run("none", 1), run("none", 2))
@@ -100,7 +133,9 @@ class TestIdleNodes:
         found = first(plan(sparks(2), ask(CODER, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
         assert "`parallel: {tp: 2}` (" in found.reason
-        said = re.search(r"\(the whole answer ([\d.]+)×, ([\d.]+)× required: (.*)\)", found.reason)
+        said = re.search(
+            r"\(the whole answer is ([\d.]+)× as fast, ([\d.]+)× would be required: (.*)\)", found.reason
+        )
         assert said is not None
         assert required_gain(2, 1) < float(said[1]) < float(said[2])
         assert said[3] == "no published measurements on two Sparks, 4 on one Spark"
@@ -146,14 +181,45 @@ class TestIdleNodes:
         published(run("none", 1, off_alone=0.4), run("none", 2, off_alone=-0.2))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
         assert found.candidate.shape.tp == 1
-        assert "× required: published rates favour one Spark)" in found.reason
+        assert "× would be required: published rates favour one Spark)" in found.reason
 
-    def test_a_published_rate_is_beside_the_predicted_one(self, sparks, plan, ask, published):
+    def test_a_published_rate_is_beside_the_predicted_one(self, sparks, plan, ask, published, rates):
         """16 tok/s were predicted of one Spark, 20.6 published, and the plan had the first only."""
-        published(run("none", 1, alone=9.5), run("none", 2))
+        published(run("none", 1), run("none", 2))
+        rates(figure(1, 9.5, source="a/b"), figure(2, 10.0, source="c/d"))
         found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
         assert re.search(r"one Spark: [\d.]+ tok/s for one user \(published: 9.5\), 0\.\d+×", found.reason)
         assert found.published.exactly == 10.0
+        assert "published on both" not in found.reason
+
+    def test_a_source_that_ran_both_is_named_with_its_rates(self, sparks, plan, ask, published, rates):
+        published(run("none", 1), run("none", 2))
+        rates(figure(1, 9.0, source="a/b"), figure(2, 14.4, source="a/b"), figure(2, 8.0, source="c/d"))
+        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        assert (
+            f"; published on both: 9 on one Spark and 14.4 on two Sparks, 1.6×, of {FP8} (a/b)"
+        ) in found.reason
+
+    @pytest.mark.parametrize(
+        ("checkpoint", "words"),
+        [
+            (FP8, "published rates say otherwise: 30 on one Spark, 10 on two Sparks"),
+            (
+                "RedHatAI/Qwen3.6-27B-FP8-dynamic",
+                "the rates published apart, 30 on one Spark and 10 on two Sparks, are of two checkpoints and do not compare",
+            ),
+        ],
+    )
+    def test_published_rates_that_say_the_opposite_are_not_left_beside_the_claim(
+        self, sparks, plan, ask, published, rates, checkpoint, words
+    ):
+        """Two Sparks were "58 tok/s (published: 46.1)", one "38.9 (published: 52.8), 0.67×", of two checkpoints."""
+        published(run("none", 1), run("none", 2))
+        rates(figure(1, 30.0, source="a/b", checkpoint=checkpoint), figure(2, 10.0, source="c/d"))
+        found = first(plan(sparks(2), ask(FP8, engine="vllm", speculation="none")))
+        assert found.candidate.shape.tp == 2
+        assert found.reason.endswith(words)
+        assert (f"(published: 30 of {checkpoint})" in found.reason) is (checkpoint != FP8)
 
     def test_rates_of_builds_in_other_bits_are_not(self, sparks, plan, ask):
         """gpt-oss-120b: 58 tok/s are of a build that stores attention and head in MXFP4."""

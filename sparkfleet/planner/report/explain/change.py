@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from sparkfleet.planner.report.diff import Change
 from sparkfleet.planner.report.explain.layout import lines_of
+from sparkfleet.planner.report.explain.published_lines import published_rate
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, Rung
 from sparkfleet.units import gb, gib, three_digits
 
@@ -43,10 +44,9 @@ def _verdict(plan: DeploymentPlan | None) -> str:
     if plan.tps is None:
         return fits
     if plan.objective == "throughput":
-        return (
-            f"{fits}, {three_digits(plan.tps)} tok/s shared by {sum(one.concurrency or 1 for one in found)}"
-        )
-    return f"{fits}, {three_digits(plan.tps)} tok/s for one user"
+        requests = sum(one.concurrency or 1 for one in found)
+        return f"{fits}, {three_digits(plan.tps)} tok/s shared by {requests}{published_rate(plan)}"
+    return f"{fits}, {three_digits(plan.tps)} tok/s for one user{published_rate(plan)}"
 
 
 def _effect(change: Change, chosen: Sequence[Rung]) -> str:

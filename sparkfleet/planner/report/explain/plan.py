@@ -12,6 +12,7 @@ from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.capacity.kv_disk import return_times
 from sparkfleet.planner.report.explain.layout import band_ends, labelled, lines_of
 from sparkfleet.planner.report.explain.prefix_lines import prefix_lines
+from sparkfleet.planner.report.explain.published_lines import beside, published_lines
 from sparkfleet.planner.report.explain.rejected import other_lines, rejected_lines, remedy_lines
 from sparkfleet.planner.report.explain.shared_kv import shared_kv_lines
 from sparkfleet.planner.report.explain.standby_lines import offer_lines, standby_lines
@@ -51,7 +52,7 @@ def explain_plan(
     totals = {node.name: node.memory.total for node in nodes}
     lines: list[str] = []
     for replicas in _alike(plan.groups):
-        lines += _group_lines(replicas, totals, plan.objective, head)
+        lines += _group_lines(plan, replicas, totals, head)
     lines += offer_lines([one for one in offers if one.name == plan.name], head)
     for one in plan.left_out:
         lines += lines_of("not served", f"{one.model}: {one.reason}")
@@ -68,9 +69,9 @@ def _alike(groups: Iterable[GroupPlan]) -> Iterable[Sequence[GroupPlan]]:
 
 
 def _group_lines(
-    replicas: Sequence[GroupPlan], totals: Mapping[str, int], objective: Objective, head: str
+    plan: DeploymentPlan, replicas: Sequence[GroupPlan], totals: Mapping[str, int], head: str
 ) -> list[str]:
-    group = replicas[0]
+    group, objective = replicas[0], plan.objective
     first = group.choice
     places = ["+".join(one.choice.candidate.shape.nodes) for one in replicas]
     count = len(places)
@@ -82,7 +83,8 @@ def _group_lines(
     lines = lines_of("choice", f"{first.candidate}{more}")
     lines += lines_of("memory", *_memory(first, totals))
     shared = _shared_nodes(places)
-    lines += _speed_lines(first, 1 if shared else count)
+    lines += _speed_lines(first, objective, 1 if shared else count)
+    lines += published_lines(first, plan.name, objective)
     lines += lines_of("why", *first.reason.split("; ")) if first.reason else []
     lines += lines_of("also fits", room) if (room := _headroom(first)) else []
     lines += shared_kv_lines(first) + prefix_lines(first)
@@ -156,7 +158,7 @@ def _fallback_lines(group: GroupPlan, objective: Objective) -> list[str]:
     texts = []
     for number, rung in rest:
         name = rung.candidate.how if same else str(rung.candidate)
-        parts = (name, rung.speed(objective), _chosen_by(rung, first))
+        parts = (name, rung.speed(objective), _chosen_by(rung, first), rung.order)
         texts.append(f"rung {number}: {' · '.join(part for part in parts if part)}")
     return lines_of("if it fails", *texts)
 
@@ -192,10 +194,10 @@ def explain_why(plan: DeploymentPlan | None, rejected: Sequence[Rejection], word
     """Everything about the candidates whose description has all of `words`: numbers, rules, sources."""
     wanted = words.lower().split()
     lines: list[str] = []
-    for group in plan.groups if plan else ():
+    for group, objective in ((group, plan.objective) for group in plan.groups) if plan else ():
         for at, rung in enumerate(group.ladder):
             if _matches(str(rung.candidate), wanted):
-                lines += _rung_in_full(rung, at)
+                lines += _rung_in_full(rung, at, objective)
     for one in rejected:
         if _matches(f"{one.what} {one.rule}", wanted):
             lines += [labelled("rejected", one.what), *lines_of("", one.reason)]
@@ -208,7 +210,7 @@ def _matches(text: str, wanted: Sequence[str]) -> bool:
     return all(word in text.lower() for word in wanted)
 
 
-def _rung_in_full(rung: Rung, at: int) -> list[str]:
+def _rung_in_full(rung: Rung, at: int, objective: Objective) -> list[str]:
     candidate, prediction = rung.candidate, rung.prediction
     lines = lines_of("choice" if at == 0 else f"rung {at + 1}", str(candidate))
     lines += lines_of(
@@ -216,7 +218,7 @@ def _rung_in_full(rung: Rung, at: int) -> list[str]:
         *_memory(rung, {}),
         *(f"{part.bytes / GIB:6.1f} GiB  {part.name}" for part in prediction.memory_parts),
     )
-    lines += _speed_lines(rung)
+    lines += _speed_lines(rung, objective)
     lines += lines_of("why", *rung.reason.split("; ")) if rung.reason else []
     lines += lines_of(
         "sizes",
@@ -250,7 +252,7 @@ def _memory(rung: Rung, totals: Mapping[str, int]) -> tuple[str, ...]:
     return (words, need.basis) if rung.prediction.decode_tps_per_request is None else (words,)
 
 
-def _speed_lines(rung: Rung, replicas: int = 1) -> list[str]:
+def _speed_lines(rung: Rung, objective: Objective, replicas: int = 1) -> list[str]:
     """Predicted decode rates of a group and of all its replicas, beside the published rate of one request; TTFT and prefill
     rate, and the basis of the prediction."""
     prediction = rung.prediction
@@ -259,12 +261,12 @@ def _speed_lines(rung: Rung, replicas: int = 1) -> list[str]:
         if rung.candidate.engine == "custom":
             return lines_of("speed", "neither predicted nor measured: the workload's API is not known")
         return lines_of("speed", "not predicted; measured after the start")
-    published = None if alone.provenance is Provenance.MEASURED else rung.published.exactly
-    beside = "" if published is None else f"; published: {three_digits(published)}"
-    rates = [f"{three_digits(alone.mid)} tok/s for one user ({band_ends(alone)}{beside})"]
+    published = beside(alone, rung.published.figure)
+    rates = [f"{three_digits(alone.mid)} tok/s for one user ({band_ends(alone)}{published})"]
     if many is not None and (prediction.concurrency or 1) > 1:
         # This includes the time in which other prompts are prefilled; the rate of one user does not.
-        rates.append(f"{many.mid:.0f} shared by {prediction.concurrency}{_spread(many)}")
+        together = beside(many, rung.published.together) if objective == "throughput" else ""
+        rates.append(f"{many.mid:.0f} shared by {prediction.concurrency} ({band_ends(many)}{together})")
         if replicas > 1:  # each full
             requests = replicas * (prediction.concurrency or 1)
             rates.append(f"{replicas * many.mid:.0f} by {requests} on {replicas} replicas")
@@ -295,11 +297,6 @@ def _headroom(rung: Rung) -> str:
     if could.largest_concurrency > has.concurrency:
         sizes.append(f"{has.context} × {could.largest_concurrency} requests")
     return ", or ".join(sizes)
-
-
-def _spread(band: Band) -> str:
-    """The ends of a band: ` (11–26)`."""
-    return f" ({band_ends(band)})"
 
 
 def _seconds(band: Band) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -66,3 +68,12 @@ class RecipeBook(Value):
 
 
 RECIPES = DataFile("engines/recipes.yaml", RecipeBook)
+
+
+@cache
+def recommended_models() -> Mapping[str, tuple[int, ...]]:
+    """Hub ids of the checkpoints that recipes serve, each with its numbers of Sparks."""
+    found: dict[str, tuple[int, ...]] = {}
+    for one in RECIPES.content.recipes:
+        found[one.model] = tuple(sorted({*found.get(one.model, ()), one.nodes}))
+    return found
