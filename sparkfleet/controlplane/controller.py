@@ -22,7 +22,7 @@ from sparkfleet.controlplane.fleet_commands import FleetCommands
 from sparkfleet.controlplane.fleet_queries import FleetQueries
 from sparkfleet.controlplane.gateway_control import GatewayControl
 from sparkfleet.controlplane.node_watch import NodeWatch
-from sparkfleet.controlplane.nodes import Nodes
+from sparkfleet.controlplane.nodes import SWEEP_S, Nodes, SweepList
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.decide import decide, is_at_rest
 from sparkfleet.controlplane.policy.demand.on_demand import awaits_memory
@@ -50,8 +50,6 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 LONGEST_REST_S = 60.0
 """Seconds after which a fleet at rest gets a whole round: a change that a round does not compare is late then, not lost."""
-SWEEP_S = 10.0
-"""Time limit of a sweep after a retired group has ended: Ray's own calls have none."""
 
 
 class Controller:
@@ -242,12 +240,16 @@ class Controller:
         retired = {app.group for app in before if app.status == "retiring"}
         former, self._keep_kv = self._keep_kv, self._store.deployments.with_kv_on_disk()
         if retired - {app.group for app in self.fleet.apps} or former - self._keep_kv:
-            # Those that are present have ended already if the fleet is being stopped: their files stay.
-            keep = self.fleet.kept() | (self.fleet.present() | {app.group for app in before}) - retired
-            newest = self._store.deployments.generations()
+
+            def listed() -> SweepList:
+                # Those that are present have ended already if the fleet is being stopped: their files stay.
+                there = self.fleet.present() | {app.group for app in before}
+                one = self.fleet.sweep_list()
+                return one._replace(keep=one.keep | there - retired)
+
             with contextlib.suppress(TimeoutError):  # their leases end them, too
                 async with asyncio.timeout(SWEEP_S):
-                    await self._nodes.sweep(keep, newest, self._keep_kv)
+                    await self._nodes.sweep(self.fleet.answering(), listed)
 
     def _forget_drained_groups(self) -> None:
         """Forgets drained groups that no longer exist: their names do not come again."""
@@ -268,7 +270,9 @@ class Controller:
         reads_memory = (depends_on_memory(state), refused(state), to_bring_back(state), awaits_memory(state))
         if not any(reads_memory):
             return state
-        nodes = await self._nodes.look()
+        # Of those that answered last: with a silent one each round would take 5 s longer while anything waits.
+        seen = self.fleet.nodes.looked_at is not None
+        nodes = await self._nodes.look(self.fleet.answering() if seen else None)
         found = {node.name: node.memory_available for node in nodes}
         return self.fleet.state(
             {name: memory for name, memory in found.items() if memory is not None},

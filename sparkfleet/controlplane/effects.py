@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import sqlite3
@@ -9,7 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
-from sparkfleet.controlplane.nodes import Nodes
+from sparkfleet.controlplane.nodes import SWEEP_S, Nodes
 from sparkfleet.controlplane.observed_fleet import ObservedFleet
 from sparkfleet.controlplane.policy.actions import (
     Action,
@@ -97,6 +98,10 @@ class Effects:
                 await self._let_go_on(action)
             else:
                 await self._do(action, state)
+        await self._start([one for one in actions if isinstance(one, StartGroup)], state)
+        if any(_looks_for_memory(one, state) for one in actions):
+            # On demand: an engine of another one may live on with its lease, after an end of Ray.
+            await self._sweep(self._fleet.answering())
 
     def _came_up(self, action: GroupAction, ready_before: Collection[GroupKey]) -> bool:
         """True if its group has become ready while the calls for others before it took their time."""
@@ -156,15 +161,6 @@ class Effects:
 
     async def _do(self, action: Action, state: FleetState) -> None:
         match action:
-            case StartGroup(group=group) if launch := await self._launch(state, group):
-                await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
-                self._event_log.settle(name_of(group))
-                await self._sweep()
-                self._keep(action)
-                await self._serve.deploy(launch)
-            case WaitForMemory(deployment=name) if name not in state.to_run and name in state.applied:
-                # On demand: an engine of another one may live on with its lease, after an end of Ray.
-                await self._sweep()
             case RestartGroup(group=group) if launch := await self._launch(state, group):
                 self._write(action)
                 await self._serve.deploy(launch)
@@ -179,9 +175,42 @@ class Effects:
                         await self._event_log.record_once(*group[:2], name_of(group), "retire", action.reason)
                 await self._serve.retire(*group)
 
-    async def _sweep(self) -> None:
-        deployments = self._store.deployments
-        await self._nodes.sweep(self._fleet.kept(), deployments.generations(), deployments.with_kv_on_disk())
+    async def _start(self, actions: Sequence[StartGroup], state: FleetState) -> None:
+        """Starts groups; those that need a node which does not answer after all others.
+
+        Each start is preceded by a sweep of its nodes: a rank that nobody holds has the memory there. One sweep serves all
+        that start together, so that a node that has just fallen silent delays them once.
+        """
+        launches = [(one, launch) for one in actions if (launch := await self._launch(state, one.group))]
+        if not launches:
+            return
+        answering, swept = self._fleet.answering(), set[str]()
+        prompt = [one for one in launches if _nodes_of(one[1]) <= answering]
+        late = [one for one in launches if not _nodes_of(one[1]) <= answering]
+        for together in filter(None, (prompt, late)):
+            nodes = frozenset[str]().union(*(_nodes_of(launch) for _, launch in together))
+            swept |= nodes
+            await self._sweep(nodes)
+            for action, launch in together:
+                await self._deploy(action, launch)
+        # What nobody holds on other nodes has memory that later starts need.
+        await self._sweep(answering - swept)
+
+    async def _deploy(self, action: StartGroup, launch: GroupLaunch) -> None:
+        group = action.group
+        await self._event_log.record(*group[:2], name_of(group), "deploy", action.reason)
+        self._event_log.settle(name_of(group))
+        self._keep(action)
+        await self._serve.deploy(launch)
+
+    async def _sweep(self, nodes: Collection[str]) -> None:
+        if not nodes:
+            return
+        try:
+            async with asyncio.timeout(SWEEP_S):
+                await self._nodes.sweep(nodes, self._fleet.sweep_list)
+        except TimeoutError:
+            log.warning("not swept within %.0f s: %s", SWEEP_S, ", ".join(sorted(nodes)))
 
     async def _launch(self, state: FleetState, group: GroupKey) -> GroupLaunch | None:
         """The group's launch; None if it has none on the present nodes: it waits, with the reason, and holds up no other."""
@@ -197,6 +226,17 @@ class Effects:
             self._keep(WaitForNodes(group=group, reason=reason))
             await self._event_log.record_once(*group[:2], name_of(group), "waits", reason)
             return None
+
+
+def _looks_for_memory(action: Action, state: FleetState) -> bool:
+    """True if a deployment on demand waits for memory."""
+    if not isinstance(action, WaitForMemory):
+        return False
+    return action.deployment not in state.to_run and action.deployment in state.applied
+
+
+def _nodes_of(launch: GroupLaunch) -> frozenset[str]:
+    return frozenset(placement.node for placement in launch.placements)
 
 
 @contextlib.contextmanager

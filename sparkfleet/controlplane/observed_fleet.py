@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from sparkfleet.controlplane.clocks import Clocks
+from sparkfleet.controlplane.nodes import SweepList
 from sparkfleet.controlplane.policy.demand.memory_claims import waits_for_long
 from sparkfleet.controlplane.policy.pending_starts import learnt_boots
 from sparkfleet.controlplane.policy.state import FleetState, Pending, SeenNodes
@@ -48,6 +49,10 @@ class ObservedFleet:
         for group, boots in learnt_boots(self.store.groups.starts(), self.nodes).items():
             self.store.groups.begin_start(group, boots)
 
+    def answering(self) -> frozenset[str]:
+        """Nodes that answered at the last look. A call of any other one would wait for it, for as long as it may."""
+        return frozenset(name for name, boot in self.nodes.boots.items() if boot)
+
     def see_apps(self, apps: tuple[App, ...]) -> None:
         """Takes Ray Serve's list of the groups that exist."""
         self.apps, self.is_listed = apps, True
@@ -73,6 +78,11 @@ class ObservedFleet:
         there = {app.group for app in self.apps}
         loaded = FleetState(self.applied(), self.apps, pending=self.pending).to_run
         return frozenset(there.union(*(one.groups for one in loaded.values())))
+
+    def sweep_list(self) -> SweepList:
+        """What a sweep leaves alone now."""
+        deployments = self.store.deployments
+        return SweepList(self.kept(), deployments.generations(), deployments.with_kv_on_disk())
 
     def present(self) -> frozenset[GroupKey]:
         """The same, also while the fleet is being stopped: `up` starts them again."""

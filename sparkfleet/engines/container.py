@@ -141,8 +141,12 @@ def find_argv(tool: Tool, fleet: str) -> tuple[str, ...]:
 class RunningContainer(Value):
     """A container of this fleet on a node."""
 
+    id: str = ""
+    """Its tool's id: a later run of the rank has a container of the same name."""
     name: str
     labels: RankLabels
+    run: str | None = None
+    """Value of the label that its supervisor adds for one run of the rank; None by earlier releases, which added none."""
 
 
 def parse_containers(listing: str) -> tuple[RunningContainer, ...]:
@@ -165,13 +169,14 @@ def _json(text: str) -> object:
 
 def _found(row: Mapping[str, Any]) -> RunningContainer | None:
     names, found = row.get("Names"), _own_labels(row.get("Labels"))
+    id_ = row.get("ID") or row.get("Id") or ""  # docker's, and podman's
     name = names[0] if isinstance(names, list) and names else names
     try:
         labels = RankLabels(
             fleet=found["fleet"], deployment=found["deployment"], generation=int(found["generation"]),
             group=int(found["group"]), rank=int(found["rank"]),
         )  # fmt: skip
-        return RunningContainer(name=str(name), labels=labels)
+        return RunningContainer(id=str(id_), name=str(name), labels=labels, run=found.get("run"))
     except (KeyError, ValueError):
         return None
 

@@ -140,7 +140,8 @@ class RankStatus(Value):
     pid: int | None = None
     """The engine's own process, None before it is started."""
     started_at: float
-    """Seconds of the node's monotonic clock: it orders the ranks of one boot, and names the run of a rank."""
+    """Seconds of the node's monotonic clock: it orders the ranks of one boot, and names the run of a rank. Its processes
+    have it as a label, its container as well."""
     exit_code: int | None = None
     """Exit code of the engine (or of `prepare`); negative: the signal that ended it. Set in phase EXITED, unless only the
     rank's holder was lost."""
@@ -200,10 +201,14 @@ class Runtime(Protocol):
         """Ranks of this fleet whose supervisor lives on this node, and those that ended within the last `ended_s`."""
         ...
 
-    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
+    async def sweep(self, keep: Container[RankId], before: float | None = None) -> tuple[str, ...]:
         """Ends every process and container with this fleet's rank labels that is not in `keep`; returns lines about them.
 
-        `keep` is called for each label, not for a list made before, so it also covers a rank that starts meanwhile, or
-        whose supervisor is too busy to answer.
+        `keep` is called for each label, not for a list made before, so it also covers a rank whose supervisor is too busy
+        to answer.
+
+        Args:
+            before: seconds of this node's monotonic clock; runs that began later are left alone, also those of ranks that
+                are not in `keep`. None: the beginning of the call.
         """
         ...

@@ -8,6 +8,10 @@ RANK_LABEL = "SPARKFLEET_RANK"
 """Variable in every process that a rank starts; its value is `str(RankId)`."""
 FLEET_LABEL = "SPARKFLEET_FLEET"
 """Variable beside it; its value is the fleet's state id, so that two fleets on one node never interfere."""
+RUN_LABEL = "SPARKFLEET_RUN"
+"""The third one; its value is the start of the rank's present run. Processes of earlier releases have none."""
+CONTAINER_RUN_LABEL = "sparkfleet.run"
+"""The same as a label of its container, beside those of `engines.container`."""
 
 PASSED = ("SPT_NOENV",)
 """Set for every rank; a container gets them by name."""
@@ -37,5 +41,18 @@ def clean_environment(source: Mapping[str, str]) -> dict[str, str]:
 
 
 def labels(fleet: str, rank: str) -> dict[str, str]:
-    """The two labels of one rank."""
+    """The two labels of one rank, in all of its runs."""
     return {FLEET_LABEL: fleet, RANK_LABEL: rank}
+
+
+def run_label(started_at: float) -> dict[str, str]:
+    """The label of one run of a rank. `started_at`: seconds of the node's monotonic clock."""
+    return {RUN_LABEL: repr(started_at)}
+
+
+def run_start(value: str | None) -> float | None:
+    """The start of a run from the value of its label; None if it has none that can be read."""
+    try:
+        return float(value) if value is not None else None
+    except ValueError:
+        return None

@@ -8,8 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import sparkfleet
@@ -20,12 +20,21 @@ from sparkfleet.remote.local import execute
 from sparkfleet.runtime.base import Phase, RankId, RankSpec, RankStatus
 from sparkfleet.runtime.containers.container_tools import TOOLS
 from sparkfleet.runtime.containers.orphan_containers import OrphanContainers
-from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL, clean_environment, labels
+from sparkfleet.runtime.environment import clean_environment, labels, run_label
 from sparkfleet.runtime.files.rankfiles import RankFiles
+from sparkfleet.runtime.past_runs import PastRuns
 from sparkfleet.runtime.ports import is_taken
-from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled, variable
+from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled
+from sparkfleet.runtime.rank_sweep import RankSweep, SweepLimits
 from sparkfleet.runtime.shared_memory import remove_recorded
-from sparkfleet.runtime.supervisor_client import SupervisorAnswer, SupervisorConnection, ask, parse_answer
+from sparkfleet.runtime.supervisor_client import (
+    SupervisorAnswer,
+    SupervisorConnection,
+    ask,
+    is_restarted,
+    last_word,
+    parse_answer,
+)
 
 _START_S = 10.0
 """Time limit from the start of a supervisor to its first status; it takes 0.1 s on an idle node."""
@@ -90,21 +99,18 @@ class ProcessRuntime:
         present = RankFiles.present(self._run_dir)
         answers = await asyncio.gather(*(ask(files, "status") for files in present), return_exceptions=True)
         alive = {a.status.id: a.status for a in answers if isinstance(a, SupervisorAnswer) and a.status}
-        ended = (_last_word(files) for files in present if files.ended_within(ended_s))
+        ended = (last_word(files) for files in present if files.ended_within(ended_s))
         return (*alive.values(), *(status for status in ended if status and status.id not in alive))
 
-    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
+    async def sweep(self, keep: Container[RankId], before: float | None = None) -> tuple[str, ...]:
         """See `Runtime.sweep`. Supervisors stop their ranks; other processes are killed; files are removed."""
-        unwanted = [status.id for status in await self.list() if status.id not in keep]
-        await asyncio.gather(*(self._stop(id_) for id_ in unwanted))
-        removed = await self._orphans.remove(lambda id_: id_ not in keep, grace_s=_STRAY_GRACE_S)
-        killed = await kill_all(lambda: self._strangers(keep), grace_s=_STRAY_GRACE_S)
-        self._remove_traces(keep)
-        return (*(f"rank {id_}" for id_ in unwanted), *removed.gone, *killed.gone)
+        past = PastRuns(keep, time.monotonic() if before is None else before)
+        limits = SweepLimits(stray_s=_STRAY_GRACE_S, stop_s=_STOP_MARGIN_S, start_s=_START_S)
+        return await RankSweep(self._run_dir, self._fleet, self._orphans, past, limits).run()
 
     async def post_mortem(self, id_: RankId) -> RankStatus | None:
         """See `Runtime.post_mortem`."""
-        return _last_word(self._files(id_))
+        return last_word(self._files(id_))
 
     async def bury(self, last: RankStatus) -> RankStatus:
         """Ends the rest of a rank whose supervisor is gone, and returns its exit. `last` is its last known status.
@@ -115,10 +121,10 @@ class ProcessRuntime:
         files = self._files(last.id)
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            with _locked(files) as lock:
+            with files.locked() as lock:
                 if lock is not None:
                     return await self._bury_locked(files, last)
-            if await _is_restarted(files, last):
+            if await is_restarted(files, last):
                 break
             await asyncio.sleep(_POLL_S)
         return _lost(last, Killed())
@@ -132,7 +138,7 @@ class ProcessRuntime:
         files = self._files(spec.id)
         deadline = time.monotonic() + _START_S + spec.grace_s
         while time.monotonic() < deadline:
-            with _locked(files) as lock:
+            with files.locked() as lock:
                 if lock is not None:
                     await self._kill_strays(spec.id)
                     files.clear()
@@ -161,10 +167,13 @@ class ProcessRuntime:
         for file in spec.files:
             mode = 0o700 if file.executable else 0o600
             await asyncio.to_thread(write_atomically, Path(file.path), file.text.encode(), mode=mode)
-        write_atomically(files.spec, json.dumps(self._order(spec, files)).encode())
+        started_at = time.monotonic()
+        write_atomically(files.spec, json.dumps(self._order(spec, files, started_at)).encode())
         argv = (*_SUPERVISOR, str(files.spec), str(lock))
         try:
-            completed = await execute(argv, env=self._environment(spec), timeout_s=_START_S, pass_fds=(lock,))
+            completed = await execute(
+                argv, env=self._environment(spec, started_at), timeout_s=_START_S, pass_fds=(lock,)
+            )
         finally:
             files.spec.unlink(missing_ok=True)
         if not completed.stdout:  # not the exit code: a starter that ignores SIGCHLD cannot know it
@@ -176,49 +185,32 @@ class ProcessRuntime:
         assert status, "a supervisor's first answer is a status"
         return status
 
-    def _order(self, spec: RankSpec, files: RankFiles) -> dict[str, object]:
+    def _order(self, spec: RankSpec, files: RankFiles, started_at: float) -> dict[str, object]:
         order = spec.model_dump(mode="json", exclude={"host", "files", "declared_port"})
-        known = {"fleet": self._fleet, "name": files.name, "rank": str(spec.id), "digest": spec.digest}
+        known = {
+            "fleet": self._fleet,
+            "name": files.name,
+            "rank": str(spec.id),
+            "digest": spec.digest,
+            "started_at": started_at,
+        }
         forward = order["forward"] and {**order["forward"], "port": spec.port}
         return {**order, **known, "forward": forward, "log_path": os.path.abspath(spec.log_path)}
 
-    def _environment(self, spec: RankSpec) -> dict[str, str]:
+    def _environment(self, spec: RankSpec, started_at: float) -> dict[str, str]:
         """Environment of the supervisor, with the labels: they find one whose run directory was lost."""
         root = str(Path(sparkfleet.__file__).parent.parent)
-        return clean_environment(os.environ) | labels(self._fleet, str(spec.id)) | {"PYTHONPATH": root}
-
-    async def _stop(self, id_: RankId) -> None:
-        files = self._files(id_)
-        try:
-            if answer := await ask(files, "status"):
-                await ask(files, "stop", timeout_s=answer.grace_s + _STOP_MARGIN_S)
-                async with asyncio.timeout(_START_S):
-                    await _until_released(files)
-        except (NodeError, TimeoutError):
-            await self.kill(id_)
+        own = labels(self._fleet, str(spec.id)) | run_label(started_at)
+        return clean_environment(os.environ) | own | {"PYTHONPATH": root}
 
     async def _kill_strays(self, id_: RankId) -> Killed:
-        removed = await self._orphans.remove(lambda one: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
+        removed = await self._orphans.remove(lambda one, _: str(one) == str(id_), grace_s=_STRAY_GRACE_S)
         killed = await kill_all(lambda: self._carriers(id_), grace_s=_STRAY_GRACE_S)
         remove_recorded(self._files(id_).shared)
         return Killed(removed.gone + killed.gone, removed.survivors + killed.survivors)
 
     def _carriers(self, id_: RankId) -> Iterable[Process]:
         return labelled(labels(self._fleet, str(id_)))
-
-    def _strangers(self, keep: Container[RankId]) -> Iterable[Process]:
-        found = labelled({FLEET_LABEL: self._fleet})
-        ranks = ((p, variable(p.pid, RANK_LABEL)) for p in found)
-        # None: its environment cannot be read just now (it is between two programs), so it may be one to keep.
-        return [p for p, rank in ranks if rank is not None and RankId.parse(rank) not in keep]
-
-    def _remove_traces(self, keep: Container[RankId]) -> None:
-        for files in RankFiles.present(self._run_dir):
-            with _locked(files) as lock:
-                last = _last_word(files) if lock is not None else None
-                if lock is not None and (last is None or last.id not in keep):
-                    remove_recorded(files.shared)
-                    files.remove()
 
     def _files(self, id_: RankId) -> RankFiles:
         return RankFiles.of(self._run_dir, str(id_))
@@ -306,25 +298,6 @@ class ProcessRank:
         return await self._runtime.bury(self._last)
 
 
-def _last_word(files: RankFiles) -> RankStatus | None:
-    """Exit of the rank's last run; None without a record."""
-    try:
-        return parse_answer(files.name, files.last.read_bytes()).status
-    except (OSError, NodeError):
-        return None
-
-
-@contextmanager
-def _locked(files: RankFiles) -> Iterator[int | None]:
-    """The rank's lock while it is held; None if another process holds it."""
-    lock = files.try_lock()
-    try:
-        yield lock
-    finally:
-        if lock is not None:
-            os.close(lock)
-
-
 def _require_free_port(spec: RankSpec) -> None:
     """Raises NodeError if another program listens on the declared port: it would answer the rank's health checks."""
     port = spec.declared_port
@@ -352,20 +325,6 @@ async def _adoptable(spec: RankSpec, files: RankFiles) -> RankStatus | None:
             do="stop it first, or start the new one under the next generation",
         )
     return status
-
-
-async def _until_released(files: RankFiles) -> None:
-    """Waits until a supervisor that has reported its end is gone."""
-    while True:
-        with _locked(files) as lock:
-            if lock is not None:
-                return
-        await asyncio.sleep(_POLL_S)
-
-
-async def _is_restarted(files: RankFiles, last: RankStatus) -> bool:
-    answer = await ask(files, "status")
-    return bool(answer and answer.status and answer.status.started_at != last.started_at)
 
 
 def _lost(last: RankStatus, killed: Killed) -> RankStatus:

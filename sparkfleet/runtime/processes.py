@@ -73,11 +73,17 @@ def process(pid: int) -> Process | None:
 
 def variable(pid: int, name: str) -> str | None:
     """An environment variable from the start of a process; None also if that may not be read."""
-    prefix = name.encode() + b"="
+    return variables(pid).get(name)
+
+
+def variables(pid: int) -> dict[str, str]:
+    """The environment from the start of a process, as of one moment; empty also if that may not be read."""
+    found: dict[str, str] = {}
     for entry in _read(pid, "environ").split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode(errors="surrogateescape")
-    return None
+        name, is_set, value = entry.partition(b"=")
+        if is_set:
+            found.setdefault(os.fsdecode(name), value.decode(errors="surrogateescape"))
+    return found
 
 
 def carries(pid: int, labels: Mapping[str, str]) -> bool:

@@ -34,7 +34,7 @@ from sparkfleet.engines.guard import METRICS_TOKEN
 from sparkfleet.remote.atomic_write import make_private, write_atomically
 from sparkfleet.runtime.containers.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, ControlSocket
-from sparkfleet.runtime.environment import clean_environment, labels
+from sparkfleet.runtime.environment import clean_environment, labels, run_label
 from sparkfleet.runtime.exit_codes import KERNEL_KILLED, NOT_EXECUTABLE, NOT_FOUND, meaning
 from sparkfleet.runtime.files.kv_pruner import PAUSE_S, KvPruner
 from sparkfleet.runtime.files.rankfiles import RankFiles
@@ -61,6 +61,8 @@ class Order:
     rank: str
     id: dict[str, object]
     digest: str
+    started_at: float
+    """Seconds of the node's monotonic clock, which orders the ranks of a node: the wall clock may be set back."""
     argv: list[str]
     env: list[list[str]]
     secret_env: list[list[str]]
@@ -111,7 +113,6 @@ class Supervisor:
         self._over = False  # true once it ended by itself: there is nothing to stop
         self._phase = "preparing" if order.prepare else "running"
         self._pid: int | None = None
-        self._started_at = time.monotonic()  # of the whole node: a clock that is set back reorders no ranks
         self._exit_code: int | None = None
         self._reason = ""
         self._ooms = (_oom_kills(),) * 2
@@ -154,7 +155,7 @@ class Supervisor:
             "phase": self._phase,
             "port": self._order.port,
             "pid": self._pid,
-            "started_at": self._started_at,
+            "started_at": self._order.started_at,
             "exit_code": self._exit_code,
             "reason": self._reason,
             "owned": self._control.owned,
@@ -225,7 +226,7 @@ class Supervisor:
             except OSError as error:
                 return self._cannot_start(("its forwarder",), error), Killed()
         if phase == "running" and self._order.container:
-            argv = run_argv(argv, self._files.container)
+            argv = run_argv(argv, self._files.container, self._order.started_at)
             self._container = Container(children, self._files.container, **self._order.container)
         try:
             pid, end = children.spawn(argv)
@@ -292,7 +293,8 @@ class Supervisor:
         os.set_blocking(self._output, False)
         asyncio.get_running_loop().add_reader(self._output, self._read_output)
         env = clean_environment(os.environ) | dict(order.env) | dict(order.secret_env)
-        return Children(env, labels(order.fleet, order.rank), writer, str(Path(order.log_path).parent))
+        own = labels(order.fleet, order.rank) | run_label(order.started_at)
+        return Children(env, own, writer, str(Path(order.log_path).parent))
 
     def _read_output(self) -> bool:
         try:

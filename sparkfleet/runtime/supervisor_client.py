@@ -95,6 +95,20 @@ async def ask(files: RankFiles, operation: str, *, timeout_s: float = _ANSWER_S)
         await connection.close()
 
 
+async def is_restarted(files: RankFiles, last: RankStatus) -> bool:
+    """True if another run of the rank answers than this one. Raises NodeError as `ask`."""
+    answer = await ask(files, "status")
+    return bool(answer and answer.status and answer.status.started_at != last.started_at)
+
+
+def last_word(files: RankFiles) -> RankStatus | None:
+    """Exit of the rank's last run; None without a record."""
+    try:
+        return parse_answer(files.name, files.last.read_bytes()).status
+    except (OSError, NodeError):
+        return None
+
+
 def parse_answer(name: str, line: bytes) -> SupervisorAnswer:
     """Parses one line of a supervisor. Raises NodeError if it is not valid."""
     try:

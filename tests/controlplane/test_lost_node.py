@@ -17,22 +17,10 @@ from sparkfleet.telemetry.node_readings import RailReading
 from sparkfleet.units import GIB
 
 
-class Silent(FakeNodes):
-    """Nodes of which some have joined and do not answer."""
-
-    silent: frozenset[str] = frozenset()
-
-    async def look(self):
-        return tuple(
-            node.model_copy(update={"memory_available": None}) if node.name in self.silent else node
-            for node in await super().look()
-        )
-
-
 @pytest.fixture
 def world(tmp_path, monkeypatch):
     world = World(tmp_path)
-    world.nodes = Silent({"this": 100 * GIB})
+    world.nodes = FakeNodes({"this": 100 * GIB})
     world.restarted()
     world.clock = Clock()
     world.controller.watch._steady = world.clock
@@ -58,7 +46,7 @@ async def test_a_node_that_leaves_is_named_with_the_next_reading(world):
 async def test_nodes_that_are_away_together_are_one_phrase(tmp_path):
     """Seven of eight behind a switch without power were seven sentences in the row of each deployment."""
     world = World(tmp_path)
-    world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
+    world.nodes = FakeNodes(dict.fromkeys(("this", "that"), 100 * GIB))
     world.restarted()
     world.clock = Clock()
     world.controller.watch._steady = world.clock
@@ -305,7 +293,7 @@ def test_each_end_of_a_rail_knows_the_node_at_the_other_end():
 async def on_two(tmp_path):
     """A world of two nodes, with a group on both that has a rung on one of them."""
     world = World(tmp_path)
-    world.nodes = Silent(dict.fromkeys(("this", "that"), 100 * GIB))
+    world.nodes = FakeNodes(dict.fromkeys(("this", "that"), 100 * GIB))
     world.nodes.boots["that"] = "first"
     world.inventory_nodes = ("this", "that")
     world.restarted()

@@ -409,3 +409,22 @@ async def test_what_waits_for_memory_ends_engines_of_nobody(world, requests):
     assert world.nodes.swept == [frozenset()]
     await requests.report(in_flight=1, waiting=1)
     assert len(world.nodes.swept) == 1, "once for each reason"
+
+
+async def test_while_it_waits_a_round_looks_only_at_nodes_that_answer(world, requests):
+    """With a silent node each round took 5 s longer, and so did everything that concerned other nodes."""
+    world.nodes.available = {"this": 5 * GIB, "b": 100 * GIB}
+    world.nodes.boots["b"] = "first"
+    await put(world)
+    await requests.report(in_flight=1, waiting=1)
+    assert world.nodes.looked[-1] is None, "before the first look it is not known which answer"
+    await world.look()
+    world.nodes.silent = {"b"}
+    await world.look()
+    world.nodes.looked.clear()
+    await requests.report(in_flight=1, waiting=1)
+    assert world.nodes.looked == [{"this"}]
+    assert world.apps.launches == []
+    world.nodes.available["this"] = 100 * GIB
+    await requests.report(in_flight=1, waiting=1)
+    assert len(world.apps.launches) == 1

@@ -185,8 +185,15 @@ def listed(tool, labels, **fields):
 def test_containers_are_found_by_their_labels(tool):
     rows = [listed(tool, OURS), listed(tool, {**OURS, "rank": "0"}, State="exited")]
     first, second = parse_containers("\n".join(rows) if tool == "docker" else f"[{', '.join(rows)}]")
-    assert (first.name, first.labels) == ("n", WHO)
+    assert (first.name, first.labels, first.run, first.id) == ("n", WHO, None, "")
     assert second.labels.rank == 0
+
+
+@pytest.mark.parametrize("tool", ["docker", "podman"])
+def test_a_container_has_the_id_of_its_tool_and_the_run_of_its_rank(tool):
+    row = listed(tool, {**OURS, "run": "12.5"}, **{"ID" if tool == "docker" else "Id": "0a"})
+    (one,) = parse_containers(row if tool == "docker" else f"[{row}]")
+    assert (one.id, one.labels, one.run) == ("0a", WHO, "12.5")
 
 
 PODMAN_4_3 = """[

@@ -23,6 +23,8 @@ STOPPED = (
     ("sparkfleet.runtime.supervisor", "spark2"),
 )
 """Words of command lines, each with its node."""
+STARTS_S = 8
+"""Seconds from an apply to the first report of its group; two processors may be busy."""
 WATCHDOG = "sparkfleet.node_daemon.node_cli keep"
 
 
@@ -166,3 +168,23 @@ def test_a_raylet_that_ray_gives_up_costs_a_group_over_two_nodes_its_engine_and_
     ]
     print(named)
     assert pids(fleet) == before or named
+
+
+def test_a_node_that_does_not_answer_delays_no_start_on_another(fleet):
+    """Each start waited 10 s for it, and no round followed meanwhile."""
+    fleet.serve(fleet.anew(fleet.spec(HERE)))
+    fleet.ok("delete", "--yes", "tiny")
+    stopped = [*running(fleet, "spark2", "raylet/raylet "), *running(fleet, "spark2", "ray::NodeAgent")]
+    assert len(stopped) >= 2, "a raylet, and the actor by which the controller reads the node"
+    words = [str(pid) for pid in stopped]
+    fleet.lab.exec("spark2", ["kill", "-STOP", *words])
+    try:
+        fleet.until(lambda: any(node["silent_s"] for node in fleet.fleet_status()["nodes"]), timeout=30)
+        fleet.apply(fleet.anew(fleet.spec(HERE)), options=("--no-wait",))
+        fleet.until(fleet.is_ready, timeout=30)
+        assert any(node["silent_s"] for node in fleet.fleet_status()["nodes"]), "Ray lists it as alive still"
+    finally:
+        fleet.lab.exec("spark2", ["kill", "-CONT", *words])
+    at = {one["kind"]: one["at"] for one in reversed(events_of(fleet, "tiny")[1])}
+    print(at)
+    assert at["starting"] - at["wanted"] < STARTS_S

@@ -47,7 +47,7 @@ def test_an_order_is_what_a_runtime_writes(tmp_path: Path, make_spec):
     spec: RankSpec = make_spec(("a",), env=(("A", "1"),), secret_env=(("B", "2"),), prepare=("p",))
     path = tmp_path / "spec"
     runtime = ProcessRuntime(tmp_path, "fleet")
-    written = runtime._order(spec, runtime._files(spec.id))
+    written = runtime._order(spec, runtime._files(spec.id), 7.5)
     path.write_text(json.dumps(written))
     order = Order.take(path)
     assert (order.argv, dict(order.env), dict(order.secret_env)) == (["a"], {"A": "1"}, {"B": "2"})

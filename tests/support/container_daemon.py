@@ -240,8 +240,8 @@ def split(words: list[str]) -> tuple[dict[str, list[str]], str, list[str]]:
 def row(tool: str, made: Made) -> dict[str, object]:
     if tool == "docker":
         told = ",".join(f"{k}={v}" for k, v in made.labels.items())
-        return {"Names": made.name, "Labels": told, "State": made.state}
-    return {"Names": [made.name], "Labels": made.labels, "State": made.state}
+        return {"ID": f"id-of-{made.name}", "Names": made.name, "Labels": told, "State": made.state}
+    return {"Id": f"id-of-{made.name}", "Names": [made.name], "Labels": made.labels, "State": made.state}
 
 
 both = pytest.mark.parametrize("tool", ["docker", "podman"], indirect=True)

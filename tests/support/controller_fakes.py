@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection
 
-from sparkfleet.controlplane.nodes import CopyContent
+from sparkfleet.controlplane.nodes import CopyContent, SweepList
 from sparkfleet.controlplane.state.status import App, AppStatus, NodeReport
 from sparkfleet.controlplane.state.store_copies import KeptCopy
 from sparkfleet.group.group_launch import GroupLaunch
@@ -58,6 +58,10 @@ class FakeNodes:
         self.available = available
         self.boots = dict.fromkeys(available, "first")
         self.away: set[str] = set()
+        self.silent: set[str] = set()
+        """Nodes that have joined and do not answer."""
+        self.looked: list[Collection[str] | None] = []
+        """The nodes of each look; None: all."""
         self.unusable: dict[str, str] = {}
         """Nodes on which nothing can start, each with the reason."""
         self.kept: dict[str, KeptCopy] = {}
@@ -66,32 +70,39 @@ class FakeNodes:
         """Nodes that take no copy, each with the reason."""
         self.sent: list[tuple[tuple[str, ...], CopyContent]] = []
         self.swept: list[frozenset[GroupKey]] = []
+        """What each sweep left alone."""
+        self.swept_on: list[frozenset[str]] = []
+        """The nodes of each sweep."""
         self.swept_newest: dict[str, int] = {}
 
-    async def look(self) -> tuple[NodeReport, ...]:
-        """All nodes, of which those that are away have not joined."""
-        return tuple(
-            NodeReport(
-                name=name,
-                joined=True,
-                memory_available=memory,
-                memory_total=memory,
-                boot=self.boots[name],
-                cannot_start=self.unusable.get(name, ""),
-                kept_copy=self.kept.get(name),
-            )
-            if name not in self.away
-            else NodeReport(name=name, joined=False)
-            for name, memory in self.available.items()
+    async def look(self, names: Collection[str] | None = None) -> tuple[NodeReport, ...]:
+        """All nodes or these, of which those that are away have not joined. One that is silent has joined only."""
+        self.looked.append(names)
+        return tuple(self._report(name) for name in self.available if names is None or name in names)
+
+    def _report(self, name: str) -> NodeReport:
+        if name in self.away:
+            return NodeReport(name=name, joined=False)
+        if name in self.silent:
+            return NodeReport(name=name, joined=True)
+        memory = self.available[name]
+        return NodeReport(
+            name=name,
+            joined=True,
+            memory_available=memory,
+            memory_total=memory,
+            boot=self.boots[name],
+            cannot_start=self.unusable.get(name, ""),
+            kept_copy=self.kept.get(name),
         )
 
-    async def sweep(
-        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
-    ) -> tuple[str, ...]:
+    async def sweep(self, names: Collection[str], listed: Callable[[], SweepList]) -> tuple[str, ...]:
         """Records its arguments."""
-        self.swept.append(keep)
-        self.swept_newest = dict(newest)
-        self.keep_kv = keep_kv
+        one = listed()
+        self.swept.append(one.keep)
+        self.swept_on.append(frozenset(names))
+        self.swept_newest = dict(one.newest)
+        self.keep_kv = one.keep_kv
         return ()
 
     async def keep_copy(self, names: Collection[str], copy: CopyContent) -> dict[str, str]:

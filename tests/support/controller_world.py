@@ -52,7 +52,7 @@ class World:
 
     def inventory(self):
         names = self.inventory_nodes
-        return inventory(*names, cable=len(names) > 1)
+        return inventory(*names, cable=len(names) == 2)
 
     async def put(self, **fields):
         high, rungs = fields.pop("high", 1.0), fields.pop("rungs", 1)

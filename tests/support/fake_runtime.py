@@ -85,8 +85,8 @@ class FakeRuntime:
         """See `Runtime.list`. Without a clock, every ended rank has just ended."""
         return tuple(life.status for life in self._lives.values() if life.alive or ended_s > 0)
 
-    async def sweep(self, keep: Container[RankId]) -> tuple[str, ...]:
-        """See `Runtime.sweep`."""
+    async def sweep(self, keep: Container[RankId], before: float | None = None) -> tuple[str, ...]:
+        """See `Runtime.sweep`. It takes no time, so that nothing begins meanwhile."""
         unwanted = [status.id for status in await self.list() if status.id not in keep]
         for id_ in unwanted:
             self.stop(id_)

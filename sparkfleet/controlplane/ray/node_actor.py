@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import ray
 
-from sparkfleet.controlplane.nodes import CopyContent, RanksOf
+from sparkfleet.controlplane.nodes import CopyContent, RanksOf, SweepList
 from sparkfleet.controlplane.ray.ray_process import NODE_LABEL
 from sparkfleet.controlplane.ray.watchdog_watch import WatchdogWatch, environment_of
 from sparkfleet.controlplane.state.status import NodeReport
@@ -53,6 +53,9 @@ HANG_S = 10.0
 """Seconds of silence after which an actor that has answered before is replaced."""
 SLOWEST_BYTES_S = 2e6
 """Bytes per second at which a copy of the store reaches other nodes at least (assumed: a tenth of a poor Wi-Fi)."""
+CALLS = 100
+"""Most calls that an actor works on at once. A sweep takes as long as the engines that it ends, and a look behind ten of
+them came when its node had been called silent."""
 START_S = 120.0
 """Seconds that an actor has for its first answer. On a busy node a process of Ray takes tens of seconds to start; another
 in its place would be no sooner, and slow the node down further: every look would start one."""
@@ -100,21 +103,19 @@ class NodeActors:
         self._agents: dict[str, _KeptAgent] = {}
         """By name of the node."""
 
-    async def look(self) -> tuple[NodeReport, ...]:
+    async def look(self, names: Collection[str] | None = None) -> tuple[NodeReport, ...]:
         """See `Nodes.look`. Memory and boot are unknown if the node has joined but its actor does not answer."""
         agents = await asyncio.to_thread(self._joined)
-        return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in self._names)))
+        looked = [name for name in self._names if names is None or name in names]
+        return tuple(await asyncio.gather(*(self._look(name, agents.get(name)) for name in looked)))
 
-    async def sweep(
-        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
-    ) -> tuple[str, ...]:
+    async def sweep(self, names: Collection[str], listed: Callable[[], SweepList]) -> tuple[str, ...]:
         """See `Nodes.sweep`."""
         agents = await asyncio.to_thread(self._joined)
-        listed = (sorted(keep), dict(newest), sorted(keep_kv))
-        asked = (self._ask(name, partial(agent.sweep.remote, *listed)) for name, agent in agents.items())
-        killed = await asyncio.gather(*asked)
+        reached = [name for name in agents if name in names]
+        killed = await asyncio.gather(*(self._sweep(name, agents[name], listed) for name in reached))
         return tuple(
-            f"{line} on {name}" for name, lines in zip(agents, killed, strict=True) for line in lines or ()
+            f"{line} on {name}" for name, lines in zip(reached, killed, strict=True) for line in lines
         )
 
     async def keep_copy(self, names: Collection[str], copy: CopyContent) -> Mapping[str, str]:
@@ -164,6 +165,19 @@ class NodeActors:
             kept_copy=seen[5],
         )
 
+    async def _sweep(self, name: str, agent: Any, listed: Callable[[], SweepList]) -> tuple[str, ...]:
+        """Sweeps one node, with a list that is made after the moment which bounds the runs that it ends."""
+        until = self._clock() + ANSWER_S
+        moment = await self._ask(name, agent.moment.remote, ANSWER_S)
+        if moment is None:
+            return ()
+        keep, newest, keep_kv = listed()
+        left_s = max(0.0, until - self._clock())
+        call = partial(
+            agent.sweep.remote, sorted(keep), dict(newest), sorted(keep_kv), moment=moment, valid_s=left_s
+        )
+        return await self._ask(name, call, left_s) or ()
+
     async def _ask(self, name: str, call: Callable[[], Awaitable[T]], limit_s: float = ANSWER_S) -> T | None:
         agent = self._agents.get(name)
         try:
@@ -209,7 +223,7 @@ def rails_of(inventory: Inventory) -> dict[str, tuple[RailDevices, ...]]:
     return {name: tuple(rails) for name, rails in found.items()}
 
 
-@ray.remote(max_concurrency=10)
+@ray.remote(max_concurrency=CALLS)
 class NodeAgent:
     """Actor of one node: reads its /proc, and ends its ranks."""
 
@@ -271,12 +285,32 @@ class NodeAgent:
                 return f"{error.filename} cannot be written: {error.strerror or error}"
         return ""
 
+    async def moment(self) -> float:
+        """The present moment on this node's monotonic clock, seconds: those of two nodes cannot be compared."""
+        return time.monotonic()
+
     async def sweep(
-        self, keep: list[GroupKey], newest: dict[str, int], keep_kv: list[str]
+        self,
+        keep: list[GroupKey],
+        newest: dict[str, int],
+        keep_kv: list[str],
+        *,
+        moment: float,
+        valid_s: float,
     ) -> tuple[str, ...]:
         """Kills every rank on this node whose group is not in `keep`, and removes old logs, and KV on the disk of
-        deployments that are not in `keep_kv`. `newest`: see `RanksOf`."""
-        swept = await self._runtime.sweep(RanksOf(keep, newest))
+        deployments that are not in `keep_kv`. Does nothing if its caller has given up.
+
+        Args:
+            newest: see `RanksOf`.
+            moment: answer of `moment` before the lists were made; ranks that were started later are left alone.
+            valid_s: seconds since then after which the caller no longer waits.
+        """
+        if time.monotonic() - moment > valid_s:
+            log.warning("a sweep that came after %.0f s, when its caller had given up, is not made", valid_s)
+            return ()
+        # First: while engines end, a generation may start whose files are old by these lists.
         await asyncio.to_thread(prune, self._paths, keep)
+        swept = await self._runtime.sweep(RanksOf(keep, newest), before=moment)
         await asyncio.to_thread(remove_gone, self._paths.kv, frozenset(keep_kv))
         return swept

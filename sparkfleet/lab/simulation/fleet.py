@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -162,13 +162,17 @@ class SimulatedFleet:
             return NodeReport(name=node.name, joined=True)
         return _answer(node.name, node.memory, self.free(node.name), node.boots)
 
-    def sweep(self, keep: frozenset[GroupKey], newest: Mapping[str, int]) -> tuple[str, ...]:
-        """End ranks of other groups on nodes that answer. `newest`: see `Nodes.sweep`."""
+    def sweep(
+        self, names: Collection[str], keep: frozenset[GroupKey], newest: Mapping[str, int]
+    ) -> tuple[str, ...]:
+        """End ranks of other groups on those of these nodes that answer, with the rest of their group. `newest`: see
+        `SweepList`."""
         gone = [
             group
             for group, one in self.engines.items()
             if group not in keep
             and group[1] <= newest.get(group[0], 0)
+            and not set(one.nodes).isdisjoint(names)
             and all(self.nodes[name].joined for name in one.nodes)
         ]
         for group in gone:

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Literal
 
 from sparkfleet.controlplane.controller import Controller
-from sparkfleet.controlplane.nodes import CopyContent
+from sparkfleet.controlplane.nodes import CopyContent, SweepList
 from sparkfleet.controlplane.state.desired import Desired
 from sparkfleet.controlplane.state.status import NodeReport
 from sparkfleet.engines.failure_signatures import Diagnosis
 from sparkfleet.errors import Cause
 from sparkfleet.group.group_launch import GroupLaunch
-from sparkfleet.group.group_name import GroupKey
 from sparkfleet.group.ranks.local_rank import DAEMON_S
 from sparkfleet.lab.simulation.application import Outcome
 from sparkfleet.lab.simulation.clients import SimulatedClients
@@ -66,20 +65,20 @@ class SimulatedNodes:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def look(self) -> tuple[NodeReport, ...]:
+    async def look(self, names: Collection[str] | None = None) -> tuple[NodeReport, ...]:
         """See `Nodes`."""
         fleet = self._world.fleet
-        reports = tuple(map(fleet.report, fleet.nodes.values()))
+        looked = [node for name, node in fleet.nodes.items() if names is None or name in names]
+        reports = tuple(map(fleet.report, looked))
         self._world.note_memory()
         await self._world.pause()
         return reports
 
-    async def sweep(
-        self, keep: frozenset[GroupKey], newest: Mapping[str, int], keep_kv: frozenset[str]
-    ) -> tuple[str, ...]:
+    async def sweep(self, names: Collection[str], listed: Callable[[], SweepList]) -> tuple[str, ...]:
         """See `Nodes`."""
         await self._world.pause()
-        return self._world.fleet.sweep(keep, newest)
+        keep, newest, _ = listed()
+        return self._world.fleet.sweep(names, keep, newest)
 
     async def keep_copy(self, names: Collection[str], copy: CopyContent) -> dict[str, str]:
         """See `Nodes`. Its nodes have no disks: a run does not send copies."""

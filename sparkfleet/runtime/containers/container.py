@@ -21,7 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkfleet.runtime.environment import FLEET_LABEL, PASSED, RANK_LABEL
+from sparkfleet.runtime.environment import (
+    CONTAINER_RUN_LABEL,
+    FLEET_LABEL,
+    PASSED,
+    RANK_LABEL,
+    RUN_LABEL,
+)
 from sparkfleet.runtime.exit_codes import NOT_EXECUTABLE, NOT_FOUND, TOOL_KILLED, TOOL_LOST, meaning
 from sparkfleet.runtime.process_tree import OOM_SCORE, Children
 
@@ -45,18 +51,19 @@ _TOOL_LOST = re.compile(
 _COMMAND = {NOT_EXECUTABLE: "is not executable in", NOT_FOUND: "was not found in"}
 
 
-def run_argv(argv: Sequence[str], id_file: Path) -> tuple[str, ...]:
+def run_argv(argv: Sequence[str], id_file: Path, started_at: float) -> tuple[str, ...]:
     """`TOOL run …` that writes the container's id to `id_file`, and passes on the settings of every rank.
 
     Those are the labels in the environment of its processes, and the OOM score, neither of which docker's daemon inherits
-    from the client. `--rm`, right after `run`, is left out: the supervisor removes the container itself, once it has read
-    its exit.
+    from the client. The container gets a label for this run, too, which began at `started_at`: its name is that of all.
+    `--rm`, right after `run`, is left out: the supervisor removes the container itself, once it has read its exit.
     """
     tool, run, *rest = argv
     if rest[:1] == ["--rm"]:
         del rest[0]
-    named = [word for name in (FLEET_LABEL, RANK_LABEL, *PASSED) for word in ("--env", name)]
-    return (tool, run, "--cidfile", str(id_file), *named, "--oom-score-adj", str(OOM_SCORE), *rest)
+    named = [word for name in (FLEET_LABEL, RANK_LABEL, RUN_LABEL, *PASSED) for word in ("--env", name)]
+    label = ("--label", f"{CONTAINER_RUN_LABEL}={started_at!r}")
+    return (tool, run, "--cidfile", str(id_file), *label, *named, "--oom-score-adj", str(OOM_SCORE), *rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from sparkfleet.engines.container import RankLabels, find_argv, parse_containers
 from sparkfleet.hostfacts.container import Tool
 from sparkfleet.runtime.base import RankId
 from sparkfleet.runtime.containers.container_tools import ask, is_used
+from sparkfleet.runtime.environment import run_start
 from sparkfleet.runtime.processes import Killed
 
 _REMOVALS = 50
@@ -28,8 +29,12 @@ class OrphanContainer(NamedTuple):
     """A container of the fleet, running or not."""
 
     tool: Tool
+    id: str
+    """Of the tool; its name if the tool lists none."""
     name: str
     rank: RankId
+    began: float | None
+    """Start of the rank's run, seconds of the node's monotonic clock; None: an earlier release did not note it."""
 
     def __str__(self) -> str:
         return f"container {self.name} ({self.tool})"
@@ -47,10 +52,14 @@ class OrphanContainers:
         self._fleet = fleet
         self._tools = tools
 
-    async def remove(self, which: Callable[[RankId], bool], *, grace_s: float) -> Killed:
-        """Sends SIGTERM, after `grace_s` SIGKILL, and removes the containers of those ranks; ended ones too."""
+    async def remove(self, which: Callable[[RankId, float | None], bool], *, grace_s: float) -> Killed:
+        """Sends SIGTERM, after `grace_s` SIGKILL, and removes containers; ended ones too.
+
+        Args:
+            which: true for those that are to go, by their rank and the start of its run (None: not known).
+        """
         listed = await asyncio.gather(*(self._find(tool) for tool in self._tools))
-        met = [one for of_tool in listed for one in of_tool if which(one.rank)]
+        met = [one for of_tool in listed for one in of_tool if which(one.rank, one.began)]
         ends = await asyncio.gather(*(_remove(one, grace_s) for one in met))
         ended = [(str(one), gone) for one, gone in zip(met, ends, strict=True)]
         return Killed(
@@ -61,15 +70,18 @@ class OrphanContainers:
         listed = await ask(find_argv(tool, self._fleet)) if is_used(tool) else None
         if listed is None or listed.exit_code != 0:
             return []
-        return [OrphanContainer(tool, one.name, _rank(one.labels)) for one in parse_containers(listed.stdout)]
+        return [
+            OrphanContainer(tool, one.id or one.name, one.name, _rank(one.labels), run_start(one.run))
+            for one in parse_containers(listed.stdout)
+        ]
 
 
 async def _remove(one: OrphanContainer, grace_s: float) -> bool:
-    stopped = await ask(stop_argv(one.tool, one.name, math.ceil(grace_s)), grace_s)
+    stopped = await ask(stop_argv(one.tool, one.id, math.ceil(grace_s)), grace_s)
     if stopped is not None and stopped.exit_code != 0:  # podman stops and removes no paused one
-        await ask((one.tool, "unpause", one.name))
+        await ask((one.tool, "unpause", one.id))
     for _ in range(_REMOVALS):
-        removed = await ask((one.tool, "rm", "--force", "--volumes", one.name))
+        removed = await ask((one.tool, "rm", "--force", "--volumes", one.id))
         if removed is None:
             return False
         printed = removed.stderr.lower()

@@ -106,6 +106,16 @@ class RankFiles:
         os.close(fd)
         return None
 
+    @contextmanager
+    def locked(self) -> Iterator[int | None]:
+        """The rank's lock while it is held; None if another process holds it."""
+        lock = self.try_lock()
+        try:
+            yield lock
+        finally:
+            if lock is not None:
+                os.close(lock)
+
     def clear(self) -> None:
         """Removes files of a supervisor that is gone which would stop the next. Only while holding the lock."""
         self.socket.unlink(missing_ok=True)

@@ -162,3 +162,8 @@ async def test_a_node_that_joined_again_has_a_new_one(cluster, actors, clock):
     cluster.node_id = "another"
     await looks(actors, clock, 2, 1.0)
     assert cluster.started == 2
+
+
+async def test_only_the_named_nodes_are_looked_at(actors):
+    assert await actors.look(["b"]) == ()
+    assert [node.name for node in await actors.look(["a"])] == ["a"]

@@ -29,7 +29,10 @@ async def test_a_life(daemon, runtime, running, herald, in_container, tool):
     rank = await running(spec)
     pid = await herald.hear_pid()
     made = daemon.made[name_of(spec)]
-    assert made.env == {"A": "1", "TOKEN": SECRET, "SPT_NOENV": "1", **labels(runtime._fleet, str(spec.id))}
+    began = repr((await rank.status()).started_at)
+    own = {**labels(runtime._fleet, str(spec.id)), "SPARKFLEET_RUN": began}
+    assert made.env == {"A": "1", "TOKEN": SECRET, "SPT_NOENV": "1", **own}
+    assert made.labels["sparkfleet.run"] == began
     assert made.labels["sparkfleet.deployment"] == "qwen"
     assert (await rank.status()).pid == daemon.clients[0] != pid
     stopped = await rank.stop()
@@ -221,8 +224,9 @@ def test_an_autopsy(state, began, alive):
 
 
 def test_what_a_supervisor_adds(tmp_path):
-    assert run_argv(("docker", "run", "--rm", "--name", "n", "image", "--rm"), tmp_path) == (
-        "docker", "run", "--cidfile", str(tmp_path),
-        "--env", FLEET_LABEL, "--env", RANK_LABEL, "--env", "SPT_NOENV", "--oom-score-adj", "500",
+    assert run_argv(("docker", "run", "--rm", "--name", "n", "image", "--rm"), tmp_path, 7.5) == (
+        "docker", "run", "--cidfile", str(tmp_path), "--label", "sparkfleet.run=7.5",
+        "--env", FLEET_LABEL, "--env", RANK_LABEL, "--env", "SPARKFLEET_RUN", "--env", "SPT_NOENV",
+        "--oom-score-adj", "500",
         "--name", "n", "image", "--rm",
     )  # fmt: skip

@@ -72,6 +72,21 @@ async def test_sweep_goes_by_label(daemon, runtime, herald, in_container, tool):
     daemon.made.pop("theirs")
 
 
+@both
+async def test_a_container_of_a_later_run_is_spared(daemon, runtime, herald, in_container, tool):
+    first, later = [in_container(herald.script(IDLE), rank=rank) for rank in range(2)]
+    supervisors = []
+    for spec in (first, later):
+        last = await runtime.start(spec)
+        supervisors.append(supervisor_of(last))
+        await herald.hear_pid()
+    for one in supervisors:
+        os.kill(one, signal.SIGKILL)
+    assert f"container {name_of(first)} ({tool})" in await runtime.sweep(frozenset(), last.started_at)
+    assert {*daemon.made} == {name_of(later)}
+    assert (tool, "rm", "--force", "--volumes", f"id-of-{name_of(first)}") in daemon.calls
+
+
 async def test_a_container_that_is_being_removed_is_waited_for(daemon, runtime, in_container, monkeypatch):
     monkeypatch.setattr(orphan_containers, "_REMOVAL_S", 0.01)
     daemon.made_by_hand("old", ours(in_container(("true",))))
