@@ -14,7 +14,7 @@ from sparkfleet.accuracy.published import LEAST_REQUESTS, is_upper_bound, run_of
 from sparkfleet.accuracy.rows import PublishedCase
 from sparkfleet.knowledge.published.evidence import RunKey
 from sparkfleet.knowledge.published.factors import Factors
-from sparkfleet.knowledge.published.figures import Combination, PublishedFigure
+from sparkfleet.knowledge.published.figures import PublishedFigure, PublishedSetup
 
 
 def figures_in(cases: Iterable[PublishedCase], known: Factors) -> tuple[PublishedFigure, ...]:
@@ -64,14 +64,14 @@ class DrawnError(NamedTuple):
 
 
 def drawn_errors(found: Iterable[PublishedFigure]) -> tuple[DrawnError, ...]:
-    """For each source of a combination that another one ran, too: whether the others' rates bring its prediction nearer.
+    """Errors for each source of a setup that another one ran, too: whether the others' rates bring its prediction nearer.
 
     It is drawn by as much as the rank is corrected: by n / (n + 1) of the median of n sources (`evidence._correction`).
     """
-    of_combination: dict[Combination, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    of_combination: dict[PublishedSetup, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for one in found:
         if one.requests == 1:
-            key = Combination(one.model, one.engine, one.method, one.format, one.nodes)
+            key = PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)
             of_combination[key][one.source].append(log(one.tps / one.expected))
     errors = []
     for combination, of_source in of_combination.items():

@@ -32,7 +32,7 @@ class RanksOf(Container[RankId]):
 
 
 class SweepList(NamedTuple):
-    """What a sweep leaves alone, as of one moment."""
+    """Groups and files that a sweep leaves alone, as of one moment."""
 
     keep: frozenset[GroupKey]
     """Groups that exist or are desired."""

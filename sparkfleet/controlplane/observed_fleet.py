@@ -80,7 +80,7 @@ class ObservedFleet:
         return frozenset(there.union(*(one.groups for one in loaded.values())))
 
     def sweep_list(self) -> SweepList:
-        """What a sweep leaves alone now."""
+        """Groups and files that a sweep leaves alone now."""
         deployments = self.store.deployments
         return SweepList(self.kept(), deployments.generations(), deployments.with_kv_on_disk())
 

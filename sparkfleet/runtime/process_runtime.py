@@ -22,10 +22,9 @@ from sparkfleet.runtime.containers.container_tools import TOOLS
 from sparkfleet.runtime.containers.orphan_containers import OrphanContainers
 from sparkfleet.runtime.environment import clean_environment, labels, run_label
 from sparkfleet.runtime.files.rankfiles import RankFiles
-from sparkfleet.runtime.past_runs import PastRuns
 from sparkfleet.runtime.ports import is_taken
 from sparkfleet.runtime.processes import Killed, Process, kill_all, labelled
-from sparkfleet.runtime.rank_sweep import RankSweep, SweepLimits
+from sparkfleet.runtime.rank_sweep import PastRuns, RankSweep, SweepLimits
 from sparkfleet.runtime.shared_memory import remove_recorded
 from sparkfleet.runtime.supervisor_client import (
     SupervisorAnswer,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 from rank_processes import IDLE, supervisor_of
 
+from sparkfleet.runtime.base import RankId
 from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.processes import process
+from sparkfleet.runtime.rank_sweep import PastRuns
 
 UNTIL_ALLOWED = """
 def stop(*_):
@@ -126,3 +129,25 @@ async def test_a_supervisor_that_does_not_answer_is_ended_by_its_label(runtime, 
     assert {one.stem for one in runtime._run_dir.glob("*.lock")} == {
         RankFiles.of(runtime._run_dir, str(later.id)).name
     }
+
+
+def rank(deployment):
+    return RankId(fleet="home", deployment=deployment, generation=1, replica=0, rank=0)
+
+
+def test_runs_that_began_before_the_moment_end_unless_their_rank_is_kept():
+    now = time.monotonic()
+    past = PastRuns(frozenset({rank("kept")}), before=now - 5)
+    assert past.has(rank("a"), now - 6)
+    assert not past.has(rank("a"), now - 4)
+    assert not past.has(rank("kept"), now - 6)
+
+
+def test_a_run_whose_start_is_not_known_or_is_of_another_boot_is_a_past_one():
+    """Earlier releases note no start in the environment, and their first builds the wall clock's in a status."""
+    now = time.monotonic()
+    past = PastRuns(frozenset({rank("kept")}), before=now)
+    assert past.has(rank("a"), None)
+    assert past.has(rank("a"), now + 1e9)
+    assert past.has(None, None), "an id that cannot be read is of no rank that is kept"
+    assert not past.has(rank("kept"), None)

@@ -70,7 +70,7 @@ class FakeNodes:
         """Nodes that take no copy, each with the reason."""
         self.sent: list[tuple[tuple[str, ...], CopyContent]] = []
         self.swept: list[frozenset[GroupKey]] = []
-        """What each sweep left alone."""
+        """Groups that each sweep left alone."""
         self.swept_on: list[frozenset[str]] = []
         """The nodes of each sweep."""
         self.swept_newest: dict[str, int] = {}

@@ -79,8 +79,8 @@ def _variant_steps(
     variants: Variants,
     options: ModelOptions,
 ) -> Iterator[str]:
-    """For each model that would be started, or that fits in no other way, its best variant, and the GGUF with the maker's
-    own bits if that is another one."""
+    """Commands for each model that would be started, or that fits in no other way: its best variant, and the GGUF with the
+    maker's own bits if that is another one."""
     if not variants.ggufs and not variants.fewer_bits:
         return
     starts = {one.spec.name for one in planned.decision.pending}

@@ -61,7 +61,7 @@ def _options(made: Replanning, spec: Deployment) -> Iterator[NamedImage]:
 
 
 def _mending(made: Replanning, spec: Deployment) -> tuple[NamedImage, ...]:
-    """Of the releases that nobody has run and that mend what costs the choice rank, the one that is worth most."""
+    """The release that is worth most, of those that nobody has run and that mend what costs the choice rank."""
     before = made.plan.of(spec.name)
     if before is None or not _is_faulty(before.groups[0].choice):
         return ()
@@ -96,7 +96,7 @@ def _mended_by(image: Image, before: DeploymentPlan, after: DeploymentPlan) -> I
 
 
 def _mended(before: Rung, after: Rung) -> tuple[str, ...]:
-    """What is known to be wrong with a choice, and not with another one."""
+    """Faults that a choice is known for, and another one is not."""
     if set(after.uncured) - set(before.uncured):
         return ()
     words = [f"without {rule}" for rule in before.uncured if rule not in after.uncured]

@@ -75,8 +75,8 @@ class PublishedFigure(Value):
         return by == owner and measured in (name, self.model) and "(+" not in self.checkpoint
 
 
-class Combination(NamedTuple):
-    """What was run: a published model on an engine."""
+class PublishedSetup(NamedTuple):
+    """A published model on an engine, as somebody ran it."""
 
     model: str
     engine: str
@@ -125,7 +125,7 @@ class PublishedPair(NamedTuple):
     more: float
 
 
-def figures() -> Mapping[Combination, tuple[PublishedFigure, ...]]:
+def figures() -> Mapping[PublishedSetup, tuple[PublishedFigure, ...]]:
     """The packaged figures by combination.
 
     Raises:
@@ -156,7 +156,7 @@ def nearest_figure(
 
 
 def _figures_of(run: PublishedEvidence) -> Sequence[PublishedFigure]:
-    key = Combination(run.model, run.engine, run.method, run.format, run.nodes)
+    key = PublishedSetup(run.model, run.engine, run.method, run.format, run.nodes)
     return [one for one in figures().get(key, ()) if one.source.replace(",", " ") in run.sources]
 
 
@@ -226,10 +226,10 @@ def _setup(one: PublishedFigure) -> tuple[str, str, str]:
 
 
 @cache
-def _packaged() -> Mapping[Combination, tuple[PublishedFigure, ...]]:
-    found: dict[Combination, list[PublishedFigure]] = defaultdict(list)
+def _packaged() -> Mapping[PublishedSetup, tuple[PublishedFigure, ...]]:
+    found: dict[PublishedSetup, list[PublishedFigure]] = defaultdict(list)
     for one in read_figures(packaged(FILE)):
-        found[Combination(one.model, one.engine, one.method, one.format, one.nodes)].append(one)
+        found[PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)].append(one)
     return {key: tuple(of_key) for key, of_key in found.items()}
 
 

@@ -174,7 +174,7 @@ class PublishedRuns(Value):
 
 
 class RepeatedPrefill(Value):
-    """What each turn of a conversation prefills again, because the prefix cache does not find it."""
+    """Tokens that each turn of a conversation prefills again, because the prefix cache does not find it."""
 
     rule: str
     """Id of the rule that names the cause."""
@@ -217,7 +217,7 @@ class Rung(Value):
     uncured: tuple[str, ...] = ()
     """Ids of rules by which it is known to compute wrong results, without a published cure."""
     repeated_prefill: RepeatedPrefill | None = None
-    """What each turn prefills again; None: its prefix cache is not known to miss anything."""
+    """Tokens that each turn prefills again; None: its prefix cache is not known to miss anything."""
     worth: float = 0.0
     """Value under the objective with all discounts. Plans of equal objectives and requests compare by it."""
     published: PublishedRuns = PublishedRuns()
