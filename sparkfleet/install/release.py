@@ -58,6 +58,7 @@ ON_NODES = (
     *("doctor/thresholds.py", "fabric/node_addresses.py", "perf/prediction.py"),
     *("perf/draft_methods.py", "perf/latency/acceptance.py", "perf/latency/local_acceptance.py"),
     *("planner/capacity/start_time.py", "planner/report/explain/layout.py"),
+    "planner/report/explain/prefix_lines.py",
 )
 """Modules of those parts that the controller imports."""
 

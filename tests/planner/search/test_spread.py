@@ -72,9 +72,9 @@ def rates(monkeypatch):
     """rates(figures…): no others were published."""
 
     def use(*found: PublishedFigure) -> None:
-        by_key: dict[figures.Combination, tuple[PublishedFigure, ...]] = {}
+        by_key: dict[figures.PublishedSetup, tuple[PublishedFigure, ...]] = {}
         for one in found:
-            key = figures.Combination(one.model, one.engine, one.method, one.format, one.nodes)
+            key = figures.PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)
             by_key[key] = (*by_key.get(key, ()), one)
         monkeypatch.setattr(figures, "figures", lambda: by_key)
 
