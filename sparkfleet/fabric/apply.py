@@ -77,6 +77,11 @@ class FabricOutcome(Value):
     """Reasons for which it was reverted, a sentence each."""
     checked: bool = True
     """False if a node refused the change or was not reached after it, so that nothing was checked."""
+    confirmed: tuple[str, ...] = ()
+    """Nodes that have kept the change."""
+    unconfirmed: tuple[str, ...] = ()
+    """Nodes without an answer to the confirmation, if others have kept the change: each reverts it by itself, unless the
+    confirmation has arrived."""
 
 
 class NotPermitted(NodeError):
@@ -212,10 +217,19 @@ async def change(
         if checked:
             problems = await check(fresh)
         word = "rollback" if problems else "confirm"
-        problems += await _answer(word, tokens, helpers, fresh)
+        done, failures = await _answer(word, tokens, helpers, fresh)
+        problems += failures
     finally:
         await asyncio.gather(*(channel.close() for channel in fresh.values()))
-    return FabricOutcome(kept=not problems, problems=tuple(problems), checked=checked)
+    confirmed = done if word == "confirm" else ()
+    unconfirmed = tuple(node for node in tokens if node not in confirmed) if confirmed else ()
+    return FabricOutcome(
+        kept=not problems,
+        problems=tuple(problems),
+        checked=checked,
+        confirmed=confirmed,
+        unconfirmed=unconfirmed,
+    )
 
 
 async def _begin(what: tuple[str, object], helper: Helper, channel: Channel, rollback_s: int) -> str:
@@ -277,13 +291,14 @@ def _answered(answer: Completed | NodeError) -> bool:
 
 async def _answer(
     word: str, tokens: Mapping[str, str], helpers: Mapping[str, Helper], channels: Mapping[str, Channel]
-) -> list[str]:
-    """Confirms or reverts on every node that is reached; returns sentences about failures."""
+) -> tuple[tuple[str, ...], list[str]]:
+    """Confirms or reverts on every node that is reached; returns the nodes that have, and sentences about failures."""
     done = await asyncio.gather(
         *(_run(channel, (*helpers[node].argv, word, tokens[node])) for node, channel in channels.items()),
         return_exceptions=True,
     )
-    return [_message(one) for one in done if isinstance(one, BaseException)]
+    nodes = (node for node, one in zip(channels, done, strict=True) if not isinstance(one, BaseException))
+    return tuple(nodes), [_message(one) for one in done if isinstance(one, BaseException)]
 
 
 async def _run(channel: Channel, argv: Sequence[str], stdin: bytes = b"") -> str:

@@ -76,14 +76,27 @@ class NodePrograms:
                     install,  # a slow import, needed to start a fleet only
                 )
 
+                in_use = await self.version_in_use()
+
                 self._known_pythons, self._unreached = await install(
                     self._access.channels,
                     wheels,
                     lambda node, step: on_event(
                         StepRunning(step=FleetStep.INSTALLING, detail=f"{node}: {step}")
                     ),
+                    in_use,
                 )
         return self._known_pythons
+
+    async def version_in_use(self) -> str:
+        """Minor version of Python of the environment that the head runs from; "" if it is not known."""
+        from sparkfleet.install.environment import python_version
+
+        try:
+            there = await self._access.state(self._inventory.head)
+        except (SparkfleetError, ValueError):  # the head's own steps report it
+            return ""
+        return python_version(there.python or "")
 
     async def _python(self, node: str) -> str:
         """The interpreter on one node. Raises NodeError if it was not reached."""
@@ -182,9 +195,13 @@ class NodePrograms:
         """Carries out a step of changing the internal secrets on one node."""
         return await self._call(node, "secrets", request)
 
-    async def upgrade_step(self, node: str, step: UpgradeStep) -> dict[str, Any]:
-        """Carries out a step of an upgrade on one node, with the release of this process."""
-        request = UpgradeRequest(fleet=self._inventory.fleet, step=step)
+    async def upgrade_step(
+        self, node: str, step: UpgradeStep, token: str, *, granted: bool = False
+    ) -> dict[str, Any]:
+        """Carries out a step of the upgrade with this token on one node, with the release of this process."""
+        request = UpgradeRequest(
+            fleet=self._inventory.fleet, step=step, token=token, who=who(), granted=granted
+        )
         try:
             return await self._call(node, "upgrade", request)
         except ControlError as error:

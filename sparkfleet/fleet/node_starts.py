@@ -73,11 +73,14 @@ class FleetLifecycle:
         Raises:
             NodeError: the head cannot be reached, or sparkfleet cannot be installed on a node: nothing was started. Or
                 some of the others could not be started: the first one's error, with all names.
-            ControlError: the fleet did not come up, or a node did not join it.
+            ControlError: the fleet did not come up, or a node did not join it. Or what runs has a Python that a node lacks:
+                nothing was started.
         """
         require_free(self._inventory, await surroundings_of(self._inventory, self._access.channels))
         programs = self._programs
-        await programs.pythons(on_event, wheels)
+        in_use = await programs.version_in_use() if joined else ""
+        pythons = await programs.pythons(on_event, wheels)
+        _require_same_python(in_use, {name: one for name, one in pythons.items() if name not in joined})
         prepared = await programs.prepare(apply)
         on_event(StepRunning(step=FleetStep.STARTING_RAY))
         others = self._others()
@@ -199,6 +202,26 @@ class FleetLifecycle:
             raise _not_stopped(failed, len(names) - len(failed))
         head = around.get(self._inventory.head, NodeSurroundings())
         return TakenDown(was_up=any(ended), has_run=head.store, deployments=head.generations)
+
+
+def _require_same_python(in_use: str, missing: Mapping[str, str]) -> None:
+    """Raises ControlError if nodes would join a fleet with another minor version of Python.
+
+    Args:
+        in_use: the version that runs, such as "3.12"; "" if it is not known.
+        missing: interpreters of the nodes that are not in the fleet.
+    """
+    from sparkfleet.install.environment import python_version  # a slow import, needed to start a fleet only
+
+    others = {name: version for name, one in missing.items() if (version := python_version(one))}
+    if in_use and any(version != in_use for version in others.values()):
+        version = next(iter(others.values()))
+        raise ControlError(
+            f"The fleet runs on Python {in_use}, and its nodes have only {version} in common with {', '.join(others)}.",
+            means="Ray requires the same minor version on all nodes. Nothing was changed: what runs goes on.",
+            do=f"`sparkfleet upgrade` changes all nodes to {version} while engines go on; or install python{in_use} where"
+            " it is missing, then `sparkfleet up`.",
+        )
 
 
 def _not_started(failed: Mapping[str, BaseException], up: Sequence[str]) -> BaseException:

@@ -179,7 +179,8 @@ class ReadInstalledEngines(Fact[tuple[str, Mapping[str, str]]]):
         "import glob,json,os,subprocess,sys\n"
         "done=glob.glob(os.path.expanduser('~/.local/share/sparkfleet/env/*/complete'))\n"
         "places=sorted(map(os.path.dirname,done),key=os.path.getmtime)\n"
-        "python=os.path.join(places[-1],'bin','python') if places else ''\n"
+        "pythons=[os.path.join(place,'bin','python') for place in places]\n"
+        "python=next(filter(os.path.exists,reversed(pythons)),'')\n"
         "found=json.loads(subprocess.check_output([python,'-c',sys.argv[1]])) if python else {}\n"
         "print(json.dumps([python,found]))",
         ReadEngines.argv[-1],

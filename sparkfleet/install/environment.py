@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,9 @@ REMOTE_WHEELS = ".cache/sparkfleet/wheels"
 
 PROGRAM = Program.of("sparkfleet.install.environment_program", does="make sparkfleet's environment")
 
+_VERSIONED = re.compile(r"/env/[0-9a-f]+-py(3\.\d+)/bin/python", re.ASCII)
+"""End of the path of an environment's interpreter, with its minor version."""
+
 OnStep = Callable[[str, str], None]
 """Called with a node's name and its present step."""
 
@@ -50,7 +54,9 @@ class NodeEnvironments(NamedTuple):
     """The other nodes, each with its error."""
 
 
-async def install(channels: Mapping[str, Channel], wheels: Path | None, step: OnStep) -> NodeEnvironments:
+async def install(
+    channels: Mapping[str, Channel], wheels: Path | None, step: OnStep, in_use: str = ""
+) -> NodeEnvironments:
     """Make missing environments on all nodes that can be reached.
 
     A node that is this machine uses the environment that this process runs in.
@@ -59,6 +65,7 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: On
         channels: the nodes.
         wheels: a directory of wheels to install from instead of a package index, for nodes without internet.
         step: called with each step.
+        in_use: minor version that the fleet runs on, such as "3.12"; it is taken if all nodes have it. "": not known.
 
     Raises:
         NodeError: no node can be reached, the nodes have no Python in common, an environment could not be made, or this
@@ -75,12 +82,20 @@ async def install(channels: Mapping[str, Channel], wheels: Path | None, step: On
     found = {name: one for name, one in looked.items() if not isinstance(one, Unreachable)}
     if not (found or here):
         raise next(iter(unreached.values()))
-    pythons = _common_python(found, bool(here)) if found else {}
+    if not found:
+        return NodeEnvironments(here, unreached)
+    version = _common_version(found, bool(here), in_use)
     what = release()
     made = await asyncio.gather(
-        *(_make(remote[name], what, python, wheels, step) for name, python in pythons.items())
+        *(_make(remote[name], what, (version, found[name][version]), wheels, step) for name in found)
     )
-    return NodeEnvironments(here | dict(zip(pythons, made, strict=True)), unreached)
+    return NodeEnvironments(here | dict(zip(found, made, strict=True)), unreached)
+
+
+def python_version(python: str) -> str:
+    """Minor version of an environment's interpreter by its path, such as "3.12"; "" of any other one."""
+    match = _VERSIONED.search(python)
+    return match.group(1) if match else ""
 
 
 def no_node_software(node: str) -> NodeError:
@@ -94,8 +109,8 @@ def no_node_software(node: str) -> NodeError:
     )
 
 
-def _common_python(found: Mapping[str, Mapping[str, str]], local: bool) -> dict[str, str]:
-    """Paths of Pythons with one minor version on all nodes: Ray refuses mixed versions."""
+def _common_version(found: Mapping[str, Mapping[str, str]], local: bool, in_use: str) -> str:
+    """The minor version of Python for all nodes: Ray refuses mixed versions."""
     own = f"3.{sys.version_info.minor}"
     common = set.intersection(*(set(pythons) for pythons in found.values()), *([{own}] if local else []))
     if not common:
@@ -106,9 +121,10 @@ def _common_python(found: Mapping[str, Mapping[str, str]], local: bool) -> dict[
             means="Ray requires the same minor version on all nodes; sparkfleet runs on 3.11, 3.12 and 3.13.",
             do="Install one of these on every node: `sudo apt install python3.12 python3.12-venv`.",
         )
+    if in_use in common:
+        return in_use
     first = next(iter(found.values()))
-    best = next((version for version in first if version in common), own)
-    return {name: pythons[best] for name, pythons in found.items()}
+    return next((version for version in first if version in common), own)
 
 
 async def _look(channel: Channel) -> dict[str, str] | Unreachable:
@@ -120,11 +136,16 @@ async def _look(channel: Channel) -> dict[str, str] | Unreachable:
     return dict(validated(channel.node, found, _Pythons).pythons)
 
 
-async def _make(channel: Channel, what: Release, python: str, wheels: Path | None, step: OnStep) -> str:
+async def _make(
+    channel: Channel, what: Release, chosen: tuple[str, str], wheels: Path | None, step: OnStep
+) -> str:
+    """The interpreter of a node's environment, made if it is missing. `chosen`: minor version and path of a Python."""
+    version, python = chosen
     directory = None if wheels is None else await _send(channel, wheels, step)
     order = {
         "verb": "make",
-        "digest": what.digest,
+        # Another choice of nodes may have another version in common.
+        "name": f"{what.digest}-py{version}",
         "python": python,
         "wheel_name": what.wheel_name,
         "wheel": base64.b64encode(what.wheel).decode(),

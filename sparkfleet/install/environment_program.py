@@ -1,6 +1,6 @@
 """Makes sparkfleet's environment on a node. Sent to nodes by `agent.py`; standard library only, Python 3.9 or later.
 
-The request's `verb` is `look`: the result is `{"pythons": [[version, path], …]}`; or `make`, with `digest`, `python`,
+The request's `verb` is `look`: the result is `{"pythons": [[version, path], …]}`; or `make`, with `name`, `python`,
 `wheel_name`, `wheel` and `pip` in base64, `pins`, `hashes`, `wheels`: makes the environment, unless it exists. Reports
 `step`, with `text`, while it works; the result is `{"python", "fresh"}`.
 """
@@ -52,13 +52,14 @@ def look() -> dict[str, Any]:
 
 
 def make(order: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
-    """Make the environment of a digest. An interrupted attempt has no `complete` file, and is deleted."""
+    """Make the environment of this name. One that an interrupted attempt has left has no `complete` file, and is deleted; so
+    is one whose Python is gone, or has become another version."""
     os.makedirs(HOME, mode=0o700, exist_ok=True)
-    place = os.path.join(HOME, order["digest"])
+    place = os.path.join(HOME, order["name"])
     python = os.path.join(place, "bin", "python")
     with open(place + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        fresh = not os.path.exists(os.path.join(place, "complete"))
+        fresh = not os.path.exists(os.path.join(place, "complete")) or not _runs(python)
         if fresh:
             shutil.rmtree(place, ignore_errors=True)
             _build(order, place, python, emit, lock.fileno())
@@ -68,6 +69,29 @@ def make(order: dict[str, Any], emit: Callable[..., None]) -> dict[str, Any]:
     os.utime(place)
     _prune(place)
     return {"python": python, "fresh": fresh}
+
+
+def _runs(python: str) -> bool:
+    """True if an environment's interpreter starts, and finds sparkfleet: an upgrade of the system may have removed it.
+
+    Raises Failed, or OSError, if that is not known: processes may run from the environment.
+    """
+    try:
+        tried = subprocess.run(
+            [python, "-I", "-c", "import sparkfleet"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    except FileNotFoundError:
+        return False
+    if tried.returncode < 0:
+        raise Failed(
+            python + " was ended by signal " + str(-tried.returncode),
+            tried.stderr.decode(errors="replace")[-300:],
+        )
+    return tried.returncode == 0
 
 
 def _build(order: dict[str, Any], place: str, python: str, emit: Callable[..., None], lock: int) -> None:

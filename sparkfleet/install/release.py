@@ -75,7 +75,7 @@ class Release(Value):
     """Wheels and pins; the same on every node."""
 
     digest: str
-    """Name of the environment: one digest, one sparkfleet with the same versions of its packages."""
+    """Of the name of the environment: one digest, one sparkfleet with the same versions of its packages."""
     wheel: bytes
     wheel_name: str
     pip: bytes

@@ -1,34 +1,37 @@
 """Steps of an upgrade, as each node carries them out with the interpreter of the new release. Every step may be repeated.
 
 try      returns the versions of sparkfleet and Ray; on the head it reads the store, which the new release has to know
+begin    claims the node for this upgrade, the head first: no other one may change the fleet meanwhile
 freeze   stops the processes of Ray, so that none takes another's end for a failure; keeps the role of the former release;
          they continue by themselves if no other step comes within a minute
-thaw     lets them continue
+thaw     lets them continue, and removes the claim
 end      ends them, engines go on; on the head it keeps the store as the former release left it
 back     ends what the new release has started, and starts the former one with what was kept
-settle   removes what was kept
+settle   removes what was kept, and the claim
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import sqlite3
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Any
 
 from sparkfleet import __version__
 from sparkfleet.controlplane.api.api_models import Role, UpgradeRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.store_safety.copies import copy_database
-from sparkfleet.controlplane.store_safety.mark import StoreMark, write_mark
 from sparkfleet.controlplane.store_safety.opening import named_errors, read_content, require_known_fields
-from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.node_daemon.error_answer import error_answer
+from sparkfleet.node_daemon.former_store import put_store_back
 from sparkfleet.node_daemon.ray_watchdog import start_watchdog
+from sparkfleet.node_daemon.upgrade_claim import (
+    UpgradeClaim,
+    holds_claim,
+    require_claim,
+    require_unclaimed,
+    take_claim,
+)
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.runtime import processes, thaw_guard
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
@@ -51,32 +54,40 @@ async def answer(request: UpgradeRequest) -> dict[str, Any]:
 
 
 async def _carry_out(request: UpgradeRequest, paths: FleetPaths) -> dict[str, Any]:
+    claim = UpgradeClaim(token=request.token, who=request.who)
     match request.step:
         case "try":
+            require_unclaimed(paths, claim)
             return _tried(paths)
+        case "begin":
+            if take_claim(paths, claim, granted=request.granted):
+                # Of an upgrade whose command was killed: weeks later it would be no way back.
+                _forget_former(paths)
         case "freeze":
+            require_claim(paths, claim)
             _keep_role(paths)
             # A command that is killed now, or loses its connection, could not let them continue.
             await thaw_guard.start(LABEL, paths.label)
             await processes.freeze(lambda: _of_ray(paths))
         case "thaw":
-            await processes.thaw(lambda: _of_ray(paths))
-            await thaw_guard.end(paths.label)
+            if holds_claim(paths, claim):
+                await processes.thaw(lambda: _of_ray(paths))
+                await thaw_guard.end(paths.label)
+                _settle(paths)
         case "end":
+            require_claim(paths, claim)
             await _end(paths)
         case "back":
+            require_claim(paths, claim)
             return await _back(paths)
         case "settle":
-            _settle(paths)
+            if holds_claim(paths, claim):
+                _settle(paths)
     return {}
 
 
 def _tried(paths: FleetPaths) -> dict[str, Any]:
-    """Versions of this release, after an import of everything that Ray's processes import.
-
-    A fleet that serves has ended its last upgrade, if with an interrupted command: what that kept is not the way back.
-    """
-    _settle(paths)
+    """Versions of this release, after an import of everything that Ray's processes import."""
     read_content(paths.database)
     require_known_fields(paths.database)
     try:
@@ -112,45 +123,24 @@ async def _back(paths: FleetPaths) -> dict[str, Any]:
     await processes.kill_all(lambda: _of_ray(paths), grace_s=0.0)
     await thaw_guard.end(paths.label)
     if not paths.former_role.exists():
+        _settle(paths)
         return {}
-    _put_store_back(paths)
     content = paths.former_role.read_bytes()
     role = Role.model_validate_json(content)
+    replaced = put_store_back(paths, role.python)
     write_atomically(paths.role, content, durable=True)
     paths.outcome.unlink(missing_ok=True)
     start_watchdog(paths, role)
     _settle(paths)
-    return {"outcome": str(paths.outcome)}
-
-
-def _put_store_back(paths: FleetPaths) -> None:
-    """Puts the former release's store back if the new one has changed its schema, which the former one does not know."""
-    former = paths.former_store
-    if not former.exists() or _schema(former) == _schema(paths.database):
-        return
-    with named_errors(former):
-        set_aside(paths)
-        shutil.copyfile(former, paths.database)
-        paths.database.chmod(0o600)
-        found = read_content(paths.database)
-    if found is not None and found.identity is not None:
-        one = found.identity
-        mark = StoreMark(id=one.id, fleet=one.fleet, changes=one.changes, generations=found.generations)
-        write_mark(paths, mark)
-
-
-def _schema(database: Path) -> int:
-    """The version of the schema; -1 if it cannot be read."""
-    with (
-        contextlib.suppress(sqlite3.Error),
-        contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)) as db,
-    ):
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        return int(version)
-    return -1
+    return {"outcome": str(paths.outcome), **replaced}
 
 
 def _settle(paths: FleetPaths) -> None:
+    _forget_former(paths)
+    paths.upgrade_claim.unlink(missing_ok=True)
+
+
+def _forget_former(paths: FleetPaths) -> None:
     paths.former_role.unlink(missing_ok=True)
     paths.former_store.unlink(missing_ok=True)
 

@@ -161,7 +161,7 @@ class _Stager:
         failed: list[NodeError] = []
         left = None
         while True:
-            request = LookRequest(manifests=(manifest,))
+            request = LookRequest(manifests=(manifest,), needed=True)
             seen = await self._fleet.look(self._need.nodes, request)
             have = {node: _have(seen[node]) for node in seen}
             found = plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -106,6 +107,19 @@ class HubPlace:
     def _refer(self, path: Path, commit: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, commit.encode(), mode=0o644, durable=True)
+
+    def changed_ns(self, commit: str) -> int:
+        """The last time at which a commit was staged or found for a start, by this machine's clock; 0 if it is not here."""
+        return max((_changed_ns(path) for path in (self.record(commit), self._snapshot(commit))), default=0)
+
+    def touch(self, commit: str) -> None:
+        """Records that a start is about to use a commit, so that it is not removed as unused meanwhile."""
+        record = self.record(commit)  # other models of the commit have their own
+        with contextlib.suppress(OSError):  # not here, or another user's
+            os.utime(record if record.exists() else self._snapshot(commit))
+
+    def _snapshot(self, commit: str) -> Path:
+        return self.root / "snapshots" / commit
 
     def note(self, manifest: Manifest) -> None:
         """Record the files of a commit."""
@@ -251,6 +265,13 @@ def size_of(path: Path) -> int | None:
         return path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def free_bytes(path: Path) -> int:

@@ -9,6 +9,7 @@ import pytest
 from sparkfleet.controlplane.api.api_models import SecretsRequest
 from sparkfleet.controlplane.api.store_request import StoreRequest
 from sparkfleet.errors import ControlError, NodeError
+from sparkfleet.fleet.node_access import FoundState
 from sparkfleet.fleet.node_programs import NodePrograms
 from sparkfleet.install import environment
 from sparkfleet.install.environment import NodeEnvironments
@@ -25,6 +26,12 @@ class Access:
         self.channels = {"a": self}
         self._answer = answer
         self._stderr = stderr
+        self.python = None
+
+    async def state(self, node):
+        if self.python == "unreachable":
+            raise NodeError("a: no answer")
+        return FoundState(python=self.python)
 
     def state_dir(self, node):
         return f"/state/{node}"
@@ -139,3 +146,22 @@ async def test_the_last_error_of_rays_log_is_a_reason_with_its_place():
 @pytest.mark.parametrize("text", ["", "INFO all is well\n", None])
 async def test_without_an_error_in_rays_log_there_is_no_reason(text):
     assert await NodePrograms(LoggedAccess(text)).ray_trouble("a") == ""
+
+
+@pytest.mark.parametrize(
+    ("python", "version"),
+    [("/h/.local/share/sparkfleet/env/0a-py3.11/bin/python", "3.11"), (None, ""), ("unreachable", "")],
+)
+async def test_environments_have_the_python_that_the_head_runs_from(monkeypatch, python, version):
+    """A node with 3.12 that came back beside a fleet of 3.11 would have changed the choice, and could not join."""
+    chosen = []
+
+    async def install(channels, wheels, step, in_use):
+        chosen.append(in_use)
+        return NodeEnvironments({"a": "python"}, {})
+
+    monkeypatch.setattr(environment, "install", install)
+    access = Access({})
+    access.python = python
+    await NodePrograms(access).pythons()
+    assert chosen == [version]

@@ -183,3 +183,25 @@ async def test_a_node_that_is_off_keeps_no_other_one_down(monkeypatch):
 async def test_without_its_head_no_fleet_is_up(monkeypatch):
     error, _, left_out = await bring_up(monkeypatch, "ac")
     assert (error.what, error.means, left_out) == ("a: No route to host", "", [])
+
+
+async def test_a_node_that_would_join_with_another_python_is_refused_with_the_ways_out(monkeypatch):
+    """Ray of the others went on with 3.12, and their watchdogs got 3.11: the node waited for its join in vain."""
+
+    class Programs:
+        async def version_in_use(self):
+            return "3.12"
+
+        async def pythons(self, on_event, wheels):
+            return dict.fromkeys("abcd", "/h/.local/share/sparkfleet/env/0a-py3.11/bin/python")
+
+    async def nobody(*_):
+        return {}
+
+    monkeypatch.setattr(node_starts, "surroundings_of", nobody)
+    monkeypatch.setattr(node_starts, "require_free", lambda *_, **__: None)
+    inventory = SimpleNamespace(nodes=dict.fromkeys("abcd"), head="a")
+    lifecycle = FleetLifecycle(SimpleNamespace(inventory=inventory, channels={}), Programs())
+    with pytest.raises(ControlError, match=r"runs on Python 3\.12.*only 3\.11 in common with d") as error:
+        await lifecycle.bring_up((), joined="abc")
+    assert error.value.do.startswith("`sparkfleet upgrade` changes all nodes to 3.11")

@@ -2,6 +2,7 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -123,6 +124,10 @@ def test_engines_of_the_newest_environment_that_was_installed(tmp_path):
     found = ReadEngines.parse(run(ReadEngines.argv, tmp_path))
     newest = str(tmp_path / ".local/share/sparkfleet/env/new/bin/python")
     assert ReadInstalledEngines.parse(run(ReadInstalledEngines.argv, tmp_path)) == (newest, found)
+    Path(newest).unlink()
+    Path(newest).symlink_to("/usr/bin/python3.99")  # an upgrade of the system has removed it
+    older = newest.replace("/new/", "/old/")
+    assert ReadInstalledEngines.parse(run(ReadInstalledEngines.argv, tmp_path))[0] == older
 
 
 def test_processors_of_this_machine(tmp_path):

@@ -12,7 +12,7 @@ from fake_channel import FakeChannel, program_request, program_result
 
 from sparkfleet.errors import NodeError
 from sparkfleet.install import release as release_module
-from sparkfleet.install.environment import PROGRAM, install
+from sparkfleet.install.environment import PROGRAM, install, python_version
 from sparkfleet.remote.agent import ProgramError, call
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.local import LocalChannel
@@ -58,7 +58,37 @@ async def test_every_node_gets_the_same_with_a_python_that_all_have():
     assert unreached == {}
     assert pythons == {"a": "/home/me/env/bin/python", "b": "/home/me/env/bin/python"}
     assert {order["python"] for order in node.launches.values()} == {"/usr/bin/python3.11"}
-    assert node.launches["a"]["digest"] == node.launches["b"]["digest"]
+    assert node.launches["a"]["name"] == node.launches["b"]["name"]
+
+
+async def test_another_choice_of_nodes_has_an_environment_of_its_own_python():
+    """With b away a's was made of 3.12, and used again when b came back with 3.11 only: b never joined."""
+    await install({"a": node("a", "3.12", "3.11")}, None, lambda name, step: None)
+    alone = node.launches["a"]
+    both = {"a": node("a", "3.12", "3.11"), "b": node("b", "3.11")}
+    await install(both, None, lambda name, step: None)
+    together = node.launches["a"]
+    assert (alone["python"], together["python"]) == ("/usr/bin/python3.12", "/usr/bin/python3.11")
+    assert [one["name"].partition("-")[2] for one in (alone, together)] == ["py3.12", "py3.11"]
+
+
+async def test_the_python_that_the_fleet_runs_on_is_taken_if_all_have_it():
+    await install({"a": node("a", "3.12", "3.11")}, None, lambda name, step: None, "3.11")
+    assert node.launches["a"]["python"] == "/usr/bin/python3.11"
+    await install({"a": node("a", "3.12")}, None, lambda name, step: None, "3.11")
+    assert node.launches["a"]["python"] == "/usr/bin/python3.12"
+
+
+@pytest.mark.parametrize(
+    ("python", "version"),
+    [
+        ("/home/me/.local/share/sparkfleet/env/0123456789ab-py3.12/bin/python", "3.12"),
+        ("/home/me/.local/share/sparkfleet/env/0123456789ab/bin/python", ""),
+        ("/usr/bin/python3.12", ""),
+    ],
+)
+def test_the_version_of_an_environment_is_in_its_name(python, version):
+    assert python_version(python) == version
 
 
 async def test_this_machine_uses_the_environment_that_runs():
@@ -144,7 +174,7 @@ async def test_an_interrupted_environment_is_made_again(tmp_path):
     half = tmp_path / ".local/share/sparkfleet/env/abc"
     half.mkdir(parents=True)
     (half / "leftover").touch()
-    order = {"digest": "abc", "python": "/no/such/python", "wheel_name": "x.whl", "wheel": "", "pip": ""}
+    order = {"name": "abc", "python": "/no/such/python", "wheel_name": "x.whl", "wheel": "", "pip": ""}
     with pytest.raises(ProgramError, match="/no/such/python"):
         await remote(tmp_path, **order)
     assert not (half / "leftover").exists()
@@ -164,7 +194,7 @@ async def test_a_killed_program_whose_command_goes_on_is_waited_for(tmp_path):
     python, log = tmp_path / "python", tmp_path / "log"
     python.write_text(f"#!/bin/sh\necho begins >> {log}\nsleep 1\necho ends >> {log}\nexit 1\n")
     python.chmod(0o755)
-    order = {"digest": "abc", "python": str(python), "wheel_name": "x.whl", "wheel": "", "pip": ""}
+    order = {"name": "abc", "python": str(python), "wheel_name": "x.whl", "wheel": "", "pip": ""}
     first = begun(tmp_path, {"verb": "make", "pins": [], "wheels": None, **order})
     async with asyncio.timeout(30):
         while not log.exists():
@@ -200,7 +230,7 @@ async def test_packages_and_settings_of_the_login_do_not_count(tmp_path, monkeyp
     monkeypatch.setenv("PIP_USER", "1")
     made = await remote(
         tmp_path,
-        digest="abc",
+        name="abc",
         python=sys.executable,
         wheel_name="top-1.0-py3-none-any.whl",
         wheel=base64.b64encode(wheel("top", "needed")).decode(),
@@ -213,12 +243,45 @@ async def test_packages_and_settings_of_the_login_do_not_count(tmp_path, monkeyp
     assert done.exit_code == 0, done.stderr
 
 
-async def test_one_that_is_there_is_used(tmp_path):
-    there = tmp_path / ".local/share/sparkfleet/env/abc"
-    there.mkdir(parents=True)
+def environment(home, python):
+    """A complete environment with this interpreter."""
+    there = home / ".local/share/sparkfleet/env/abc"
+    (there / "bin").mkdir(parents=True)
     (there / "complete").touch()
-    answer = await remote(tmp_path, digest="abc")
+    (there / "bin/python").symlink_to(python)
+    return there
+
+
+def ends(home, words):
+    """An interpreter that ends in this way."""
+    python = home / "python"
+    python.write_text(f"#!/bin/sh\n{words}\n")
+    python.chmod(0o755)
+    return python
+
+
+async def test_one_that_is_there_is_used(tmp_path):
+    there = environment(tmp_path, ends(tmp_path, "exit 0"))
+    answer = await remote(tmp_path, name="abc")
     assert answer == {"python": str(there / "bin" / "python"), "fresh": False}
+
+
+@pytest.mark.parametrize("is_gone", [True, False], ids=["gone", "another version"])
+async def test_one_whose_python_is_gone_or_finds_no_sparkfleet_is_made_again(tmp_path, is_gone):
+    """After an upgrade of the system it was used for good."""
+    there = environment(tmp_path, tmp_path / "gone" if is_gone else ends(tmp_path, "exit 1"))
+    order = {"python": "/no/such/python", "wheel_name": "x.whl", "wheel": "", "pip": ""}
+    with pytest.raises(ProgramError, match="/no/such/python"):
+        await remote(tmp_path, name="abc", **order)
+    assert not (there / "complete").exists()
+
+
+async def test_one_whose_python_is_killed_is_not_deleted(tmp_path):
+    """Without free memory nothing is known about it, and the fleet may run from it."""
+    there = environment(tmp_path, ends(tmp_path, "kill -9 $$"))
+    with pytest.raises(ProgramError, match="ended by signal 9"):
+        await remote(tmp_path, name="abc")
+    assert (there / "complete").exists()
 
 
 async def test_steps_are_reported_in_any_chunks_of_output():

@@ -69,7 +69,7 @@ def node(tmp_path, index):
 
 async def make(node, hashes=(HASHED,), wheels=None):
     order = {
-        "digest": "abc", "python": sys.executable, "wheel_name": "ours-1.0-py3-none-any.whl", "wheels": wheels,
+        "name": "abc", "python": sys.executable, "wheel_name": "ours-1.0-py3-none-any.whl", "wheels": wheels,
         "wheel": base64.b64encode(OURS).decode(), "pip": base64.b64encode(PIP).decode(), "pins": ["needed==1.0"],
     }  # fmt: skip
     made = await call(node, PROGRAM, {"verb": "make", "hashes": list(hashes), **order}, timeout_s=300)
@@ -102,7 +102,8 @@ async def test_another_file_of_the_same_version_is_not_and_the_node_is_named(
     assert "needed==1.0 from file://" in failed.value.means
     assert "Got" in failed.value.means
     assert "`pip config list`" in failed.value.do
-    assert not (tmp_path / ".local/share/sparkfleet/env/abc/complete").exists()
+    (lock,) = (tmp_path / ".local/share/sparkfleet/env").glob("abc-py3.*.lock")
+    assert not (lock.with_suffix("") / "complete").exists()
 
 
 async def test_no_code_of_a_package_runs_to_build_it(node, index, tmp_path):

@@ -84,5 +84,5 @@ def test_an_environment_is_on_the_disk_before_it_counts_as_complete(env, tmp_pat
     complete = env / "new" / "complete"
     monkeypatch.setattr(environment_program, "_build", lambda order, place, *_: os.mkdir(place))
     monkeypatch.setattr(os, "sync", lambda: synced.append(complete.exists()))
-    environment_program.make({"digest": "new", "pins": ["ray"]}, lambda *_, **__: None)
+    environment_program.make({"name": "new", "pins": ["ray"]}, lambda *_, **__: None)
     assert (synced, complete.read_text()) == ([False], "ray\n")

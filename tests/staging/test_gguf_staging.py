@@ -214,6 +214,20 @@ async def test_one_tag_is_removed_and_the_other_stays(hub, serve, machines, stag
 
 
 @pytest.mark.integration
+async def test_both_tags_of_a_list_are_removed(hub, serve, machines, staging):
+    """The removal of one is no use of the other, whose snapshot it shares."""
+    endpoint = await serve(hub.app())
+    for model in (FOUR, EIGHT):
+        await staging(Need.model(model, ("n1",)), "n1", endpoint=endpoint)
+    found = await survey(machines.channels("n1"), settings=machines.settings("n1"))
+    cache = str(machines.cache("n1"))
+    for one in found["n1"].everything:
+        request = RemoveRequest(name=one.name, commit=one.commit, cache=cache, changed_ns=one.changed_ns)
+        assert not remove(request, None).is_kept
+    assert seen(machines, "n1") == {}
+
+
+@pytest.mark.integration
 async def test_models_list_has_a_row_for_each_tag(hub, serve, machines, staging):
     endpoint = await serve(hub.app())
     await staging(Need.model(FOUR, ("n1", "n2")), "n1", "n2", endpoint=endpoint)

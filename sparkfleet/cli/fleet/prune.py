@@ -16,6 +16,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.cli.planning.models import KeepOption, model_table
 from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.fleet.session import Session
+from sparkfleet.fleet.storage.models import kept_lines
 from sparkfleet.fleet.storage.prune import Pruned, Surplus, remove_surplus, surplus_of
 from sparkfleet.units import gb, plural
 
@@ -69,6 +70,8 @@ def _print_removed(removed: Pruned) -> None:
     freed = sum(size for one in removed.models for size in one.freed_bytes.values())
     count = sum(len(one.images) for one in removed.images.values())
     console.print(f"Removed: {gb(freed)} of models, {plural(count, 'image')}.")
+    for line in kept_lines(removed.models):
+        console.print(line, markup=False)
     for node, one in removed.images.items():
         for reason in one.kept:
             console.print(f"{node}: stays: {reason}", markup=False)

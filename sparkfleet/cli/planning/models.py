@@ -25,6 +25,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.fleet.storage.models import (
     ModelRow,
     chosen_nodes,
+    kept_lines,
     models_held,
     remove_models,
     stage_model,
@@ -181,7 +182,10 @@ async def _prune(session: Session, keep: frozenset[str], yes: bool, json: bool) 
         )
     else:
         freed = sum(size for one in removed for size in one.freed_bytes.values())
-        console.print(f"Removed {plural(len(doomed), 'model')}: {gb(freed)} freed.")
+        gone = sum(1 for one in removed if one.freed_bytes)
+        console.print(f"Removed {plural(gone, 'model')}: {gb(freed)} freed.")
+        for line in kept_lines(removed):
+            console.print(line, markup=False)
     return Exit.DONE
 
 

@@ -157,13 +157,19 @@ class MoveRequest(OnNode):
     engine_tokens: str = ""
 
 
-UpgradeStep = Literal["try", "freeze", "end", "thaw", "back", "settle"]
+UpgradeStep = Literal["try", "begin", "freeze", "end", "thaw", "back", "settle"]
 
 
 class UpgradeRequest(OnNode):
     """Input of `node_cli upgrade`: a step of an upgrade, see `node_daemon/upgrade_steps.py`."""
 
     step: UpgradeStep
+    token: str
+    """Of one run of `sparkfleet upgrade`: another one's steps are refused while it is under way."""
+    who: str = ""
+    """Origin of that command, `user@host`."""
+    granted: bool = False
+    """For `begin`: the head has allowed this upgrade, and what another one has left on this node is over."""
 
 
 class Role(Value):

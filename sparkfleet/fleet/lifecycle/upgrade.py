@@ -7,8 +7,9 @@ of one release. Whatever can fail is tried on every node before anything ends.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.status import FleetStatus
 from sparkfleet.errors import ControlError, NodeError, SparkfleetError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
+from sparkfleet.fleet.lifecycle.former_release import answers_of, run_former
 from sparkfleet.fleet.nodes.node_set import other_nodes
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.group_name import GroupKey, name_of
@@ -103,11 +105,12 @@ async def upgrade(
 
     Raises:
         NodeError: a node cannot be reached, or this release cannot be installed on it; nothing was changed.
-        ControlError: this release cannot run on a node, and nothing was changed; or it did not start, and the fleet runs
-            the former one again.
+        ControlError: this release cannot run on a node, or another upgrade is under way, and nothing was changed; or it did
+            not start, and the fleet runs the former one again.
     """
     pythons = await session.programs.pythons(on_event, wheels)
-    version, ray = await _try_release(session)
+    token = secrets.token_hex(16)
+    version, ray = await _try_release(session, token)
     if not force and pythons == plan.pythons and plan.former == version:
         return Upgraded(plan.former, version, changed=False)
     on_event(
@@ -115,13 +118,14 @@ async def upgrade(
     )
     on_event(StepRunning(step=FleetStep.STOPPING, detail=f"sparkfleet {plan.former}; engines go on"))
     began = time.monotonic()
-    await _freeze(session)
+    await _freeze(session, token)
     try:
-        await _end(session)
+        await _end(session, token)
         client = await session.lifecycle.bring_up((), on_event, wheels)
     except SparkfleetError as error:
-        raise await _back(session, plan.former, version, error, on_event) from error
-    await _on_all(session, "settle")
+        failed = ControlError(f"sparkfleet {version} did not start: {error.what}", do=error.do)
+        raise await run_former(session, token, plan.former, failed, on_event) from error
+    await _on_all(session, "settle", token)
     after = await _until_ready(client, plan.ready, on_event)
     seconds = time.monotonic() - began
     await session.endpoint.until_serving(client)
@@ -136,9 +140,9 @@ async def upgrade(
     )
 
 
-async def _try_release(session: Session) -> tuple[str, str]:
+async def _try_release(session: Session, token: str) -> tuple[str, str]:
     """Versions of this release and of its Ray, tried on every node. Raises ControlError if one cannot run it."""
-    answers = await _on_all(session, "try")
+    answers = await _on_all(session, "try", token)
     versions = {node: (str(one["version"]), str(one["ray"])) for node, one in answers.items()}
     if len({*versions.values()}) > 1:
         found = ", ".join(f"{node} has {version} with Ray {ray}" for node, (version, ray) in versions.items())
@@ -150,71 +154,49 @@ async def _try_release(session: Session) -> tuple[str, str]:
     return next(iter(versions.values()))
 
 
-async def _freeze(session: Session) -> None:
-    """Stops Ray's processes on every node. If a node cannot be reached, all go on as they were."""
+async def _freeze(session: Session, token: str) -> None:
+    """Claims the fleet, and stops Ray's processes on every node. If that fails on one, all go on as they were."""
+    programs, head = session.programs, session.inventory.head
+    others = [node for node in session.inventory.nodes if node != head]
     try:
-        await _on_all(session, "freeze")
+        await programs.upgrade_step(head, "begin", token)
+        begun = (programs.upgrade_step(node, "begin", token, granted=True) for node in others)
+        _raise_first(await asyncio.gather(*begun, return_exceptions=True))
+        await _on_all(session, "freeze", token)
     except BaseException:
-        await asyncio.shield(_thaw(session))
+        await asyncio.shield(answers_of(session, "thaw", token))
         raise
 
 
-async def _end(session: Session) -> None:
+async def _end(session: Session, token: str) -> None:
     """Ends the former release on every node. Interrupted, it lets every node run it again: none stays stopped or ended."""
-    ending = asyncio.ensure_future(_on_all(session, "end"))
+    ending = asyncio.ensure_future(_on_all(session, "end", token))
     try:
         await asyncio.shield(ending)
     except asyncio.CancelledError:
-        await asyncio.shield(_take_back(session, ending))
+        await asyncio.shield(_take_back(session, token, ending))
         raise
 
 
-async def _take_back(session: Session, ending: asyncio.Future[dict[str, dict[str, Any]]]) -> None:
+async def _take_back(session: Session, token: str, ending: asyncio.Future[dict[str, dict[str, Any]]]) -> None:
     # After its end, not during it: the end would find what the way back has started.
     _, late = await asyncio.wait([ending], timeout=END_S)
     for one in late:
         one.cancel()
-    steps = (session.programs.upgrade_step(node, "back") for node in session.inventory.nodes)
-    await asyncio.gather(ending, *steps, return_exceptions=True)
+    await asyncio.gather(ending, answers_of(session, "back", token), return_exceptions=True)
 
 
-async def _thaw(session: Session) -> None:
-    steps = (session.programs.upgrade_step(node, "thaw") for node in session.inventory.nodes)
-    await asyncio.gather(*steps, return_exceptions=True)
-
-
-async def _back(
-    session: Session, former: str, version: str, error: SparkfleetError, on_event: OnEvent
-) -> ControlError:
-    """Lets every node run the former release again; the error about the upgrade."""
-    on_event(StepRunning(step=FleetStep.STARTING_RAY, detail=f"sparkfleet {former} again"))
-    reason = f"sparkfleet {version} did not start: {error.what}"
-    try:
-        begun = await _on_all(session, "back")
-        await session.lifecycle.until_up(begun[session.inventory.head]["outcome"], on_event)
-        await session.lifecycle.until_joined(await session.controller(), on_event)
-    except SparkfleetError as second:
-        return ControlError(
-            f"{reason} sparkfleet {former} did not start again either: {second.what}",
-            means="The fleet is down; engines that are not adopted within minutes end.",
-            do="`sparkfleet up` starts the fleet; logs are in the state directory of the head.",
-        )
-    return ControlError(
-        reason,
-        means=f"The fleet runs sparkfleet {former} again; engines went on.",
-        do=error.do or "`sparkfleet bundle` collects what a report needs.",
-    )
-
-
-async def _on_all(session: Session, step: UpgradeStep) -> dict[str, dict[str, Any]]:
+async def _on_all(session: Session, step: UpgradeStep, token: str) -> dict[str, dict[str, Any]]:
     """A step on all nodes concurrently; the answers by node. Raises the first error when all have ended."""
-    nodes = tuple(session.inventory.nodes)
-    steps = (session.programs.upgrade_step(node, step) for node in nodes)
-    answers = await asyncio.gather(*steps, return_exceptions=True)
+    answers = await answers_of(session, step, token)
+    _raise_first(answers.values())
+    return {node: one for node, one in answers.items() if not isinstance(one, BaseException)}
+
+
+def _raise_first(answers: Iterable[object]) -> None:
     for one in answers:
         if isinstance(one, BaseException):
             raise one
-    return {node: one for node, one in zip(nodes, answers, strict=True) if not isinstance(one, BaseException)}
 
 
 async def _status(client: FleetClient) -> FleetStatus | None:

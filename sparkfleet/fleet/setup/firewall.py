@@ -116,6 +116,7 @@ async def load_firewall(
             done,
             means="The nodes have their previous rules.",
             do="Check that each node can be reached, then try again.",
+            command="sparkfleet fabric firewall --apply",
         )
     return tuple(requests)
 

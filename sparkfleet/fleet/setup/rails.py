@@ -88,6 +88,7 @@ async def set_rails(
             applied,
             means="The rails have their previous addresses.",
             do=_remedy(plan, helpers) if applied.checked else "Mend what is named here, then try again.",
+            command="sparkfleet fabric apply",
         )
 
 
@@ -113,8 +114,24 @@ def reopener(inventory: Inventory) -> Reopen:
     return reopen
 
 
-def undone_error(outcome: FabricOutcome, *, means: str, do: str) -> SparkfleetError:
-    """The error of a change that was reverted."""
+def undone_error(outcome: FabricOutcome, *, means: str, do: str, command: str) -> SparkfleetError:
+    """The error of a change that was reverted, or kept on some nodes only.
+
+    Args:
+        outcome: of the change.
+        means: consequence of one that was reverted on all nodes.
+        do: remedy of that.
+        command: makes the change on all nodes.
+    """
+    if outcome.unconfirmed:
+        others = ", ".join(outcome.unconfirmed)
+        return SparkfleetError(
+            f"The change was kept on {', '.join(outcome.confirmed)}, and not confirmed on {others}.\n"
+            + "\n".join(outcome.problems),
+            means=f"{others} will have the previous configuration again, unless the confirmation has arrived: until then the"
+            " nodes may not reach each other over the rails.",
+            do=f"When {others} can be reached, `{command}` again makes the change on all nodes.",
+        )
     return SparkfleetError("The change was undone.\n" + "\n".join(outcome.problems), means=means, do=do)
 
 

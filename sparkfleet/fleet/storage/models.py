@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from sparkfleet.errors import SpecError
@@ -51,6 +51,8 @@ class RemovedModel(NamedTuple):
     commit: str
     freed_bytes: dict[str, int]
     """By node."""
+    kept: dict[str, str] = {}  # noqa: RUF012 (of a NamedTuple: never changed)
+    """The reason of each node on which it stays."""
 
 
 async def models_held(session: Session, on_event: OnEvent) -> ModelsHeld:
@@ -82,19 +84,24 @@ async def unused_models(session: Session, keep: frozenset[str], on_event: OnEven
         session: the fleet; it has to be up, because the controller knows the deployments.
         keep: names of models to leave out as well.
     """
-    async with await session.controller() as client:
-        used = used_names(await client.fleet()) | {model_name(name).tagged for name in keep}
+    used = await _names_in_use(session) | {model_name(name).tagged for name in keep}
     held = await models_held(session, on_event)
-    # A repository's only GGUF model is staged, or named by a deployment, without its tag: then its name alone counts.
-    with_tags = {base_name(name) for name in used}
-    unused = (
-        row
-        for row in held.rows
-        if not {row[0].name, base_name(row[0].name)} & used and row[0].name not in with_tags
-    )
+    unused = (row for row in held.rows if not is_used(row, used))
     return tuple(
         row if row[0].kind == "hub" else (row[0], left) for row in unused if (left := removable(row))
     )
+
+
+async def _names_in_use(session: Session) -> frozenset[str]:
+    async with await session.controller() as client:
+        return used_names(await client.fleet())
+
+
+def is_used(row: ModelRow, used: frozenset[str]) -> bool:
+    """True if a version of a model has one of these names."""
+    name = row[0].name
+    # A repository's only GGUF model is staged, or named by a deployment, without its tag: then its name alone counts.
+    return bool({name, base_name(name)} & used) or name in {base_name(one) for one in used}
 
 
 def removable(row: ModelRow) -> dict[str, HeldVersion]:
@@ -105,19 +112,49 @@ def removable(row: ModelRow) -> dict[str, HeldVersion]:
 async def remove_models(
     session: Session, rows: Sequence[ModelRow], on_event: OnEvent
 ) -> tuple[RemovedModel, ...]:
-    """Remove versions of models from the nodes that have them."""
+    """Remove versions of models from the nodes that have them.
+
+    What a deployment uses by now stays, and what was staged, or found for a start, since it was listed: somebody has read
+    the list, and agreed to it, meanwhile.
+    """
+    if not rows:
+        return ()
+    used = await _names_in_use(session)
     staging = await staging_nodes(session, on_event)
-    return tuple([await _remove(staging, held, nodes) for held, nodes in rows])
+    return tuple(
+        [
+            RemovedModel(row[0].name, row[0].commit, {}, dict.fromkeys(row[1], "a deployment uses it now"))
+            if is_used(row, used)
+            else await _remove(staging, *row)
+            for row in rows
+        ]
+    )
 
 
 async def _remove(staging: StagingNodes, held: HeldVersion, nodes: Mapping[str, HeldVersion]) -> RemovedModel:
-    freed = {}
-    for node in nodes:
+    freed, kept = {}, {}
+    for node, seen in nodes.items():
         request = RemoveRequest(
-            name=held.name, commit=held.commit, cache=staging.settings.cache_on(node), kind=held.kind
+            name=held.name,
+            commit=held.commit,
+            cache=staging.settings.cache_on(node),
+            kind=held.kind,
+            changed_ns=seen.changed_ns if held.kind == "hub" else None,
         )
-        freed[node] = (await staging.ask(node, "remove", request, Removed)).freed_bytes
-    return RemovedModel(held.name, held.commit, freed)
+        removed = await staging.ask(node, "remove", request, Removed)
+        if removed.is_kept:
+            kept[node] = "it was staged for a start since it was listed"
+        else:
+            freed[node] = removed.freed_bytes
+    return RemovedModel(held.name, held.commit, freed, kept)
+
+
+def kept_lines(removed: Iterable[RemovedModel]) -> Iterator[str]:
+    """A line for each model that stays on nodes, with the reason."""
+    for one in removed:
+        for reason in dict.fromkeys(one.kept.values()):
+            nodes = ", ".join(node for node, other in one.kept.items() if other == reason)
+            yield f"{one.model} stays on {nodes}: {reason}."
 
 
 def chosen_nodes(inventory: Inventory, nodes: str) -> tuple[str, ...]:

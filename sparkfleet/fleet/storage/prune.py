@@ -40,10 +40,7 @@ async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) 
         session: the fleet; it has to be up, because the controller knows the deployments.
         keep: names of models to leave out as well.
     """
-    async with await session.controller() as client:
-        used = frozenset(
-            digest for text in used_texts(await client.fleet()) for digest in _DIGEST.findall(text)
-        )
+    used = await _digests_in_use(session)
     models = await unused_models(session, keep, on_event)
     staging = await staging_nodes(session, on_event)
     held = await staging.staged_images(dict.fromkeys(session.channels, ()), needed=())
@@ -54,11 +51,25 @@ async def surplus_of(session: Session, keep: frozenset[str], on_event: OnEvent) 
 
 
 async def remove_surplus(session: Session, surplus: Surplus, on_event: OnEvent) -> Pruned:
-    """Remove what `surplus_of` found. An image that a container uses stays, with the reason.
+    """Remove what `surplus_of` found, but for what is used by now. An image that a container uses stays, with the reason.
 
     Raises NodeError if a node does not answer.
     """
+    if not (surplus.models or surplus.images):
+        return Pruned((), {})
     models = await remove_models(session, surplus.models, on_event)
-    digests = {node: [image.digest for image in images] for node, images in surplus.images.items()}
+    used = await _digests_in_use(session)
+    found = {
+        node: [image.digest for image in images if image.digest not in used]
+        for node, images in surplus.images.items()
+    }
+    digests = {node: some for node, some in found.items() if some}  # without any, all would be listed
     staging = await staging_nodes(session, on_event)
     return Pruned(models, await staging.staged_images(digests, needed=digests))
+
+
+async def _digests_in_use(session: Session) -> frozenset[str]:
+    async with await session.controller() as client:
+        return frozenset(
+            digest for text in used_texts(await client.fleet()) for digest in _DIGEST.findall(text)
+        )

@@ -108,6 +108,11 @@ class FleetPaths:
         return self.logs / f"{slug}.log"
 
     @property
+    def upgrade_claim(self) -> Path:
+        """The upgrade that may change this node: see `node_daemon/upgrade_claim.py`."""
+        return self.root / "upgrade.json"
+
+    @property
     def kept_copies(self) -> Path:
         """The newest copy of the head's store, on every other node: see `controlplane/store_safety/kept_copy.py`."""
         return self.root / "kept"

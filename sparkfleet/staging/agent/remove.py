@@ -31,16 +31,20 @@ class RemoveRequest(Value):
     commit: str = ""
     cache: str = ""
     kind: Kind = "hub"
+    changed_ns: int | None = None
+    """`HeldVersion.changed_ns` when it was found unused: one that has changed since stays. None: it is not compared."""
 
 
 class Removed(Value):
     """Bytes that were freed."""
 
     freed_bytes: int
+    is_kept: bool = False
+    """True if it was staged, or found for a start, since it was found unused: it stays."""
 
 
 def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
-    """Remove a commit, and the blobs that no other commit uses. Raises StagingError if it is being staged."""
+    """Remove a commit, and the blobs that no other commit uses. Raises StagingError if it is being staged now."""
     if request.kind != "image":
         StagingItem.model(request.name)  # a path is built from it
     if request.kind == "hub" and not COMMIT.fullmatch(request.commit):
@@ -53,6 +57,8 @@ def work(request: RemoveRequest, reporter: LineReporter) -> Removed:
         )
     try:
         if isinstance(place, HubPlace):
+            if request.changed_ns not in {None, place.changed_ns(request.commit)}:
+                return Removed(freed_bytes=0, is_kept=True)
             others = [one for one in models_in(place.root) if one != (request.commit, place.tag)]
             if place.tag and any(commit == request.commit for commit, _ in others):
                 return Removed(freed_bytes=_remove_model(place, request, others))
@@ -76,9 +82,12 @@ def _remove_model(place: HubPlace, request: RemoveRequest, others: Sequence[tupl
     for reference in references(place.root, request.commit):
         if reference.endswith(tagged_reference("", place.tag)):
             (place.root / "refs" / reference).unlink()
+    before = snapshot.stat().st_mtime_ns if snapshot.exists() else None
     for file in mine.files if mine is not None else ():
         if file.path not in kept:
             (snapshot / file.path).unlink(missing_ok=True)
+    if before is not None:  # to the other models of the commit nothing has happened
+        os.utime(snapshot, ns=(before, before))
     place.record(request.commit).unlink(missing_ok=True)
     return _drop_blobs(place, set(_shown(place.root, "")) | set(_noted(place.root, "")))
 

@@ -50,12 +50,14 @@ class LookRequest(Value):
     Attributes:
         wanted: models and images by name.
         manifests: those whose files are known.
+        needed: the manifests are about to be used, so that `remove` leaves them to those who looked before.
         everything: also list the whole cache of the Hub, built-in models, and what staging has copied to or from here.
         cache: the Hub's cache; "": the one of its user.
     """
 
     wanted: tuple[StagingItem, ...] = ()
     manifests: tuple[Manifest, ...] = ()
+    needed: bool = False
     everything: bool = False
     cache: str = ""
 
@@ -72,6 +74,7 @@ class HeldVersion(Value):
         begun: bytes of partial files, by key.
         path: the directory to load it from.
         is_copying: True if a process writes to it now.
+        changed_ns: of a model of the Hub, the last time at which it was staged or found for a start, by the node's clock.
         no_tokenizer: True for a copy of another tool without one. Drafts have none; of a model it may be the half that
             somebody chose, which only the Hub's list shows.
     """
@@ -86,6 +89,7 @@ class HeldVersion(Value):
     begun: dict[str, int] = Field(default_factory=dict)
     path: str = ""
     is_copying: bool = False
+    changed_ns: int = 0
     no_tokenizer: bool = False
 
     @property
@@ -111,8 +115,12 @@ class NodeScan(Value):
 
 
 def work(request: LookRequest, reporter: LineReporter) -> NodeScan:
-    """Scan without changes."""
+    """Scan. Nothing is changed but the times of needed manifests."""
     cache = hub_directory(request.cache)
+    for manifest in request.manifests if request.needed else ():
+        place = place_of(manifest.kind, manifest.name, request.cache)
+        if isinstance(place, HubPlace):
+            place.touch(manifest.commit)
     return NodeScan(
         free_bytes=free_bytes(cache),
         kv_bytes=used_bytes(state_root("")) if request.everything else 0,
@@ -264,7 +272,11 @@ def _everything(cache: Path, override: str) -> Iterator[HeldVersion]:
         base = folder.name.removeprefix("models--").replace("--", "/", 1)
         for commit, tag in models_in(folder):
             name = ModelName(base, tag=tag).tagged
-            yield version_of(HubPlace(cache, name), name, commit)
+            place = HubPlace(cache, name)
+            changed_ns = place.changed_ns(
+                commit
+            )  # before the files: what changes meanwhile counts as changed
+            yield version_of(place, name, commit).model_copy(update={"changed_ns": changed_ns})
     for path in _builtins(override):
         size = sum(size_of(file) or 0 for file in _files(path))
         name = BUILTIN + path.name.rpartition("-")[0]

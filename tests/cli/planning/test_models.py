@@ -147,7 +147,7 @@ def test_pull_list_and_prune(sparkfleet, hub, monkeypatch):
     assert snapshot.is_dir()
     code, out, _ = sparkfleet("models", "prune", "--yes", "--json")
     assert json.loads(out)["removed"] == [
-        {"model": "tests/tiny", "commit": COMMIT, "freed_bytes": {"a": 5023}}
+        {"model": "tests/tiny", "commit": COMMIT, "freed_bytes": {"a": 5023}, "kept": {}}
     ]
     assert not (hub / "models--tests--tiny").exists()
     assert "No node has a model." in sparkfleet("models", "list")[1]

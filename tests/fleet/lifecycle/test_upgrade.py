@@ -22,20 +22,23 @@ class Losing:
         f'  b: {{address: 10.0.0.2, user: u, host_key: "{KEY}"}}\n'
     )
 
-    def __init__(self, lost_in):
+    def __init__(self, *lost_in, for_good=False):
         self.programs = self.lifecycle = self
-        self.steps = []
-        self._lost_in = lost_in
+        self.steps, self.tokens, self.without = [], set(), set()
+        self.role_of = {}
+        self._lost_in, self._for_good = lost_in, for_good
 
     async def pythons(self, on_event, wheels):
         return {"a": "/new", "b": "/new"}
 
-    async def upgrade_step(self, node, step):
+    async def upgrade_step(self, node, step, token, *, granted=False):
         self.steps.append((step, node))
-        if (node, step) == ("b", self._lost_in):
-            self._lost_in = ""
+        self.tokens.add(token)
+        if node == "b" and step in self._lost_in:
+            if not self._for_good:
+                self._lost_in = ()
             raise NodeError("b: the connection was lost.")
-        return {"version": "2.0.0", "ray": "2.60.0", "outcome": "/outcome"}
+        return {"version": "2.0.0", "ray": "2.60.0", **self.role_of.get(node, {"outcome": "/outcome"})}
 
     async def controller(self):
         return self
@@ -43,8 +46,8 @@ class Losing:
     async def until_up(self, result, on_event):
         assert result == "/outcome"
 
-    async def until_joined(self, client, on_event):
-        pass
+    async def until_joined(self, client, on_event, without=()):
+        self.without = set(without)
 
 
 PLAN = UpgradePlan("1.0.0", {"a": "/old", "b": "/old"}, frozenset())
@@ -54,7 +57,15 @@ async def test_a_node_that_is_lost_while_it_is_frozen_lets_all_go_on():
     session = Losing("freeze")
     with pytest.raises(NodeError):
         await upgrade(session, PLAN)
-    assert {step for step, _ in session.steps} == {"try", "freeze", "thaw"}
+    assert {step for step, _ in session.steps} == {"try", "begin", "freeze", "thaw"}
+    assert len(session.tokens) == 1
+
+
+async def test_the_head_allows_an_upgrade_before_any_other_node_is_claimed():
+    session = Losing("begin")
+    with pytest.raises(NodeError):
+        await upgrade(session, PLAN)
+    assert session.steps[2:] == [("begin", "a"), ("begin", "b"), ("thaw", "a"), ("thaw", "b")]
 
 
 async def test_a_node_that_is_lost_while_it_is_ended_takes_all_back():
@@ -66,15 +77,65 @@ async def test_a_node_that_is_lost_while_it_is_ended_takes_all_back():
     assert "runs sparkfleet 1.0.0 again" in found.value.means
 
 
+async def test_a_node_that_stays_lost_does_not_hide_that_the_others_run_the_former_release():
+    """The error was that the fleet is down, and that `up` starts it."""
+    session = Losing("end", "back", for_good=True)
+    with pytest.raises(ControlError, match="the connection was lost") as found:
+        await upgrade(session, PLAN)
+    assert session.without == {"b"}
+    assert "The fleet runs sparkfleet 1.0.0 again on a; engines went on." in found.value.means
+    assert "which release b will run" in found.value.means
+    assert "`sparkfleet upgrade` tries again" in found.value.do
+
+
+async def test_a_head_without_a_former_role_is_reported_as_down():
+    """It was a KeyError."""
+    session = Losing("end")
+    session.role_of["a"] = {}
+    with pytest.raises(ControlError, match="a has no role of sparkfleet") as found:
+        await upgrade(session, PLAN)
+    assert "The fleet is down" in found.value.means
+
+
+async def test_a_node_that_has_never_run_the_former_release_is_not_waited_for():
+    session = Losing("end")
+    session.role_of["b"] = {}
+    with pytest.raises(ControlError) as found:
+        await upgrade(session, PLAN)
+    assert session.without == {"b"}
+    assert "again; engines went on" in found.value.means
+
+
+async def test_a_node_that_does_not_join_the_former_release_is_named(monkeypatch):
+    session = Losing("end")
+
+    async def missing(*_, **__):
+        raise ControlError("b did not join the fleet within 90 s.")
+
+    monkeypatch.setattr(session, "until_joined", missing)
+    with pytest.raises(ControlError) as found:
+        await upgrade(session, PLAN)
+    assert "again; engines went on. b did not join" in found.value.means
+
+
+async def test_a_store_that_was_put_back_is_reported_with_what_is_not_in_it():
+    session = Losing("end")
+    session.role_of["a"] = {"outcome": "/outcome", "set_aside": "/backups/x.db", "lost": ["later"]}
+    with pytest.raises(ControlError) as found:
+        await upgrade(session, PLAN)
+    assert "/backups/x.db" in found.value.means
+    assert "not in it: later." in found.value.means
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_after_ctrl_c_while_the_former_release_ends_it_runs_again(fails):
     """Ray stayed stopped (SIGSTOP) on every node: neither `thaw` nor `back` was sent."""
-    session = Losing("")
+    session = Losing()
     ending, go_on = asyncio.Event(), asyncio.Event()
     step = session.upgrade_step
 
-    async def slow(node, name):
-        answer = await step(node, name)
+    async def slow(node, name, *more, **options):
+        answer = await step(node, name, *more, **options)
         if name == "end":
             ending.set()
             await go_on.wait()

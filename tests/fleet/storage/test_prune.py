@@ -1,5 +1,6 @@
 """Models and images that no deployment uses, on nodes of which one is off."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,9 @@ from open_client import OpenClient
 
 import sparkfleet.fleet.storage.prune as module
 from sparkfleet.errors import NodeError
+from sparkfleet.fleet.storage import models
 from sparkfleet.fleet.storage.prune import remove_surplus, surplus_of
+from sparkfleet.staging.agent.scan import HeldVersion
 from sparkfleet.staging.fleet import StagingNodes
 from sparkfleet.staging.settings import StagingSettings
 
@@ -20,8 +23,10 @@ FOUND = program_result({"images": [IMAGE]})
 class Client(OpenClient):
     """A controller without a deployment."""
 
+    deployments = ()
+
     async def fleet(self):
-        return SimpleNamespace(deployments=())
+        return SimpleNamespace(deployments=self.deployments)
 
 
 @pytest.fixture
@@ -60,3 +65,35 @@ async def test_a_node_that_is_off_is_left_out_and_the_others_are_pruned(fleet):
     assert [note.text for note in notes] == ["left out: n2 does not answer"]
     removed = await remove_surplus(session, surplus, print)
     assert list(removed.images) == ["n1"]
+
+
+def using(text):
+    """A deployment with this text in its file."""
+    return SimpleNamespace(plan=None, spec=json.dumps({"some": text}))
+
+
+async def test_an_image_that_was_applied_since_it_was_listed_stays(fleet, monkeypatch):
+    session, _ = fleet
+    surplus = await surplus_of(session, frozenset(), print)
+    monkeypatch.setattr(Client, "deployments", (using(f"x@sha256:{DIGEST}"),))
+    assert (await remove_surplus(session, surplus, print)).images == {}
+
+
+async def test_a_model_that_was_applied_since_it_was_listed_stays_and_is_named(fleet, monkeypatch):
+    """The surplus was computed before the question, and removed after it."""
+    session, _ = fleet
+    channel = FakeChannel("n1", {(): program_result({"freed_bytes": 5})})
+    nodes = StagingNodes({"n1": channel}, StagingSettings(python={"n1": "/env/bin/python"}), print)
+
+    async def staging_nodes(*_):
+        return nodes
+
+    monkeypatch.setattr(models, "staging_nodes", staging_nodes)
+    rows = [
+        (held, {"n1": held})
+        for held in (HeldVersion(kind="hub", name=name, commit="a" * 40) for name in ("org/used", "org/not"))
+    ]
+    monkeypatch.setattr(Client, "deployments", (using("org/used"),))
+    used, unused = await models.remove_models(session, rows, print)
+    assert (used.freed_bytes, unused.freed_bytes, unused.kept) == ({}, {"n1": 5}, {})
+    assert list(models.kept_lines((used, unused))) == ["org/used stays on n1: a deployment uses it now."]

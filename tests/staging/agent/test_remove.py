@@ -118,3 +118,38 @@ def test_of_a_directory_only_an_interrupted_copy_is_removed(tmp_path):
     (tmp_path / "m" / "a").write_bytes(b"mine")
     assert work(request, None).freed_bytes == 0
     assert (tmp_path / "m" / "a").read_bytes() == b"mine"
+
+
+def listed(tmp_path, commit):
+    found = scan.work(LookRequest(everything=True, cache=str(tmp_path)), LineReporter()).everything
+    return next(one for one in found if one.commit == commit)
+
+
+def long_ago(place, commit):
+    for path in (place.record(commit), place.root / "snapshots" / commit):
+        os.utime(path, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("is_staged", [True, False])
+def test_one_that_was_staged_or_found_for_a_start_since_it_was_listed_stays(place, tmp_path, is_staged):
+    """`prune` waited for an answer while `apply` staged it, and removed it under the engine that was about to start."""
+    long_ago(place, NEW)
+    seen = listed(tmp_path, NEW)
+    manifest = Manifest(kind="hub", name="org/name", commit=NEW, files=(SHARED, SECOND))
+    if is_staged:
+        place.publish(manifest, "main")
+    else:
+        scan.work(LookRequest(manifests=(manifest,), needed=True, cache=str(tmp_path)), LineReporter())
+    request = RemoveRequest(name="org/name", commit=NEW, cache=str(tmp_path), changed_ns=seen.changed_ns)
+    assert work(request, None).is_kept
+    assert listed(tmp_path, NEW).complete
+    again = request.model_copy(update={"changed_ns": listed(tmp_path, NEW).changed_ns})
+    assert work(again, None).freed_bytes == SECOND.size
+
+
+def test_a_look_that_needs_nothing_does_not_count_as_a_use(place, tmp_path):
+    long_ago(place, NEW)
+    seen = listed(tmp_path, NEW)
+    manifest = Manifest(kind="hub", name="org/name", commit=NEW, files=(SHARED, SECOND))
+    scan.work(LookRequest(manifests=(manifest,), cache=str(tmp_path)), LineReporter())
+    assert listed(tmp_path, NEW).changed_ns == seen.changed_ns > 0
