@@ -265,8 +265,8 @@ def only(monkeypatch, race):
 
 
 def test_with_two_controllers_and_a_serve_that_is_slow_or_fails_the_invariants_hold():
-    reports = [raced_often(seed) for seed in range(2)]
-    assert [report.violations for report in reports] == [[], []]
+    reports = [raced_often(seed) for seed in range(3)]
+    assert [report.violations for report in reports] == [[], [], []]
     assert all(sum(report.faults[race] for report in reports) > 5 for race in RACES)
     assert any("its store is in use" in line for report in reports for line in report.log)
 
@@ -328,7 +328,7 @@ def test_a_policy_that_starts_or_stays_on_drained_nodes_is_found(mistake, monkey
     where, name, replacement, words = WITHOUT[mistake]
     monkeypatch.setattr(where, name, replacement)
     monkeypatch.setattr(users, "MOVES", 0.0)  # the command ends before it moves anything: more waits
-    found = (line for seed in (0, 1, 26, 28) for line in drained_often(seed, 3.0).violations)
+    found = (line for seed in (12, 11, 0, 1, 26, 28) for line in drained_often(seed, 3.0).violations)
     assert any(words in line and "drained" in line for line in found)
 
 

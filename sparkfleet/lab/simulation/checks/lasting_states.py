@@ -181,7 +181,8 @@ def unexplained_waits(
     apps: Apps,
     pending: Pending,
 ) -> Iterator[LastingState]:
-    """Groups that have not begun to start although nothing else of their deployment does, without a reason for people.
+    """Groups that have not begun to start although nothing else of their deployment starts or ends, without a reason for
+    people.
 
     Args:
         wanted: deployments that are to run. Those on demand wait for requests.
@@ -196,7 +197,8 @@ def unexplained_waits(
             or any(group in pending.waiting for group in one.groups)
             or any(standings.get(group, TOP).given_up for group in one.groups)
         )
-        is_under_way = any(group in apps and apps[group].status != "running" for group in one.groups)
+        # Also the end of an older group: with requests in flight it takes minutes, and the next one waits for its memory.
+        is_under_way = any(key[0] == one.name and app.status != "running" for key, app in apps.items())
         if is_explained or is_under_way:
             continue
         for group in one.groups:

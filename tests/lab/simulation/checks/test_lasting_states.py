@@ -140,6 +140,8 @@ def test_a_group_whose_memory_runs_out_at_a_rung_although_one_needs_less_is_foun
 def test_a_group_that_does_not_start_without_a_reason_for_people_is_found():
     assert groups(unexplained_waits(WANTED, {}, {}, Pending())) == [TINY]
     assert groups(unexplained_waits(WANTED, {}, {TINY: app("failed")}, Pending())) == []
+    older = {(TINY[0], TINY[1] - 1, 0): app("retiring")}
+    assert groups(unexplained_waits(WANTED, {}, older, Pending())) == [], "its requests end first, in minutes"
     assert groups(unexplained_waits(WANTED, {TINY: Standing(given_up=True)}, {}, Pending())) == []
     for explained in (Pending(waiting={TINY: "why"}), Pending(recorded={"tiny/g1": "why"})):
         assert groups(unexplained_waits(WANTED, {}, {}, explained)) == []
