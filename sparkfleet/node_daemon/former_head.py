@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
-from sparkfleet.controlplane.ray.ray_tls import client_context, term_in
+from sparkfleet.controlplane.ray.ray_tls import client_context, move_in, term_in
 from sparkfleet.controlplane.state.head_address import read_address
-from sparkfleet.controlplane.store_safety.moving import read_move
+from sparkfleet.controlplane.store_safety.moving import read_move, void_moves
 from sparkfleet.controlplane.store_safety.restore import set_aside
 from sparkfleet.fabric.node_addresses import node_addresses
-from sparkfleet.node_daemon.role_guard import write_role
+from sparkfleet.node_daemon.role_guard import replaces, write_role
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 log = logging.getLogger(__name__)
@@ -36,11 +36,19 @@ class NewerHead(NamedTuple):
     ray: str
     """Address of its Ray, `address:port`."""
     term: int
-    """Higher than this one's."""
+    """Higher than this one's; the same if two commands have replaced one head."""
+
+
+class _SeenHead(NamedTuple):
+    term: int
+    move: str
+    """Token of the move that started it."""
 
 
 async def find_newer_head(paths: FleetPaths, request: UpRequest) -> NewerHead | None:
     """The newest head among the other nodes; None if this one is it, or its own head is being moved.
+
+    One of a move that was undone is none: it was not reached, and still waits beside the Ray that it had.
 
     Args:
         paths: of a node whose role is that of a head.
@@ -59,23 +67,25 @@ async def find_newer_head(paths: FleetPaths, request: UpRequest) -> NewerHead | 
         for name, one in node_addresses(request.inventory).items()
         if name != request.inventory.head
     }
-    terms = await asyncio.gather(*(_term_at(address, port, context) for address in addresses.values()))
+    seen = await asyncio.gather(*(_head_at(address, port, context) for address in addresses.values()))
+    void, own_name = void_moves(paths.root), request.inventory.head
     found = [
-        NewerHead(name, f"{address}:{port}", term)
-        for (name, address), term in zip(addresses.items(), terms, strict=True)
-        if term is not None and term > own.term
+        NewerHead(name, f"{address}:{port}", one.term)
+        for (name, address), one in zip(addresses.items(), seen, strict=True)
+        if one is not None and one.move not in void and replaces(one.term, name, own.term, own_name)
     ]
-    return max(found, key=lambda one: one.term, default=None)
+    return max(sorted(found), key=lambda one: one.term, default=None)
 
 
-async def _term_at(address: str, port: int, context: ssl.SSLContext) -> int | None:
-    """The term of a head of this fleet that listens at an address; None if there is none."""
+async def _head_at(address: str, port: int, context: ssl.SSLContext) -> _SeenHead | None:
+    """A head of this fleet that listens at an address; None if there is none."""
     with contextlib.suppress(OSError, TimeoutError, ValueError):
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(address, port, ssl=context)
             try:
                 shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                return term_in(shown) if shown else None
+                term = term_in(shown) if shown else None
+                return _SeenHead(term, move_in(shown)) if term is not None else None
             finally:
                 writer.close()
     return None

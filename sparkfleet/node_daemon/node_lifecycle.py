@@ -41,6 +41,7 @@ from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.state.taken_ports import refuse_endpoint_ports
 from sparkfleet.controlplane.store_safety.guard import StoreError
 from sparkfleet.controlplane.store_safety.kept_copy import move_to_backups
+from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.controlplane.store_safety.opening import read_content
 from sparkfleet.errors import ControlError
 from sparkfleet.fabric.node_addresses import node_addresses
@@ -113,7 +114,9 @@ async def up(request: UpRequest) -> tuple[HeadAddress, subprocess.Popen[bytes] |
         check_certificate(address)
         token = metrics_token(paths.read_token_secrets().for_metrics.encode())
         write_metrics_token(paths, token)
-        prepare_tls(paths, address.ray.rpartition(":")[0], address.term)
+        move = read_move(paths.root) if request.beside else None
+        by_move = move.token if move is not None else ""
+        prepare_tls(paths, address.ray.rpartition(":")[0], address.term, by_move)
         ray_head = _start(paths, ray_argv(paths, address, request.inventory.head))
         await start_engines(paths, request, ProcessRuntime(paths.run, paths.label))
         await asyncio.to_thread(start_controller, paths, request, address, ray_head)

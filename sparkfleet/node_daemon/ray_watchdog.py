@@ -18,9 +18,10 @@ from pathlib import Path
 from sparkfleet.controlplane.api.api_models import JoinRequest, Role, UpRequest
 from sparkfleet.controlplane.ray.ray_process import LABEL
 from sparkfleet.controlplane.sealing import sealed
+from sparkfleet.controlplane.store_safety.moving import alone_moving
 from sparkfleet.errors import ControlError, SparkfleetError
 from sparkfleet.group.crash_pause import COUNTS_S, pause_s
-from sparkfleet.node_daemon import node_lifecycle, service_manager
+from sparkfleet.node_daemon import node_lifecycle, pending_move, service_manager
 from sparkfleet.node_daemon.controller_watch import watch_of
 from sparkfleet.node_daemon.error_answer import error_answer
 from sparkfleet.node_daemon.former_head import find_newer_head, join_newer_head, retire
@@ -45,6 +46,9 @@ LIMIT_S = 60.0
 """Seconds between two looks at the sizes of logs."""
 NEWER_S = 15.0
 """Seconds between two looks of a head for a newer one."""
+SETTLE_S = 600.0
+"""Seconds from the start of a new head beside the Ray that its node has until it takes over. Else it ends: its move takes
+a minute or two, and one that was killed begins again with a copy of the store anyway."""
 WATCH_S = 2.0
 """Seconds between two readings of the role on a node that is not the head."""
 START_S = 180.0
@@ -108,9 +112,11 @@ def begin_join(request: JoinRequest) -> dict[str, str]:
 async def take_down(paths: FleetPaths) -> None:
     """Removes the node from its fleet, and stops everything of it. Its watchdog does not start at boot.
 
-    Until the end its role is kept under another name, so that a stop that is interrupted is found and repeated.
+    Until the end its role is kept under another name, so that a stop that is interrupted is found and repeated. A move of
+    the head that is under way ends.
     """
     service_manager.stop(paths.label)
+    await pending_move.end_by_down(paths)
     with contextlib.suppress(FileNotFoundError):
         paths.role.replace(paths.ended_role)
     if paths.root.exists():  # for processes that wait for a start that is under way
@@ -161,8 +167,10 @@ async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
                 if ray is None:
                     return 0
             first = False
-            code = await _watch_until_end(paths, ray)
+            code = await _watch_until_end(paths, ray, next_head)
             log.warning("Ray ended with exit code %s", code)
+            if next_head and await _is_ordinary(paths):
+                return 0  # the head was not moved here, and another watchdog keeps the node
         # After a long run of Ray the next pause is a short one again.
         ends = 1 if time.monotonic() - began > COUNTS_S else max(ends + 1, 2)
         pause = pause_s(ends, PAUSES)
@@ -172,6 +180,8 @@ async def _keep(paths: FleetPaths, next_head: bool, *, alone: bool) -> int:
 
 async def _start(paths: FleetPaths, first: bool, next_head: bool, *, resumed: bool) -> RayProcess | None:
     coming = next_head and paths.next_role.exists()
+    if not coming:
+        await pending_move.end_if_left(paths)
     role = Role.model_validate_json(paths.next_role.read_text()) if coming else read_role(paths)
     if role is None:
         raise taken_down()
@@ -193,17 +203,38 @@ async def _start(paths: FleetPaths, first: bool, next_head: bool, *, resumed: bo
     return head
 
 
-async def _watch_until_end(paths: FleetPaths, ray: RayProcess) -> int:
+async def _watch_until_end(paths: FleetPaths, ray: RayProcess, next_head: bool) -> int:
     """Waits for the end of Ray, and keeps the controller alive until then if this is the head; Ray's exit code."""
     logs = (paths.logs / "boot.log", paths.logs / "ray.log")
     works = [
         asyncio.create_task(one) for one in (_watch_controller(paths), _limit_logs(logs), _give_way(paths))
     ]
+    if next_head:
+        works.append(asyncio.create_task(_until_settled(paths)))
     try:
         return await _until_ended(ray)
     finally:
         for work in works:
             work.cancel()
+
+
+async def _until_settled(paths: FleetPaths) -> None:
+    """Ends the start of a head here that does not take over in time."""
+    await asyncio.sleep(SETTLE_S)
+    while paths.next_role.exists():
+        try:
+            # Ray ends by that, and this task with it.
+            await asyncio.shield(pending_move.end_unsettled(paths))
+        except OSError:
+            log.exception("the move of the head to this node has not ended")
+        await asyncio.sleep(NEWER_S)
+
+
+async def _is_ordinary(paths: FleetPaths) -> bool:
+    """True if this node is an ordinary one and is not to become the head; False if its role cannot be read."""
+    async with alone_moving(paths):  # after the end of a move that is ending
+        role = pending_move.role_if_readable(paths)
+        return role is not None and role.join is not None and not paths.next_role.exists()
 
 
 async def _limit_logs(logs: Sequence[Path]) -> None:

@@ -57,9 +57,17 @@ def require_joinable(request: JoinRequest) -> bool:
 
 
 def _is_replaced(paths: FleetPaths, request: JoinRequest) -> bool:
-    """True if the head of the request is one of this head's fleet, of a higher term."""
+    """True if the head of the request is one of this head's fleet that replaces it."""
     own = read_address(paths)
-    return own is not None and request.term > own.term and _same_fleet(paths, request)
+    if own is None or not _same_fleet(paths, request):
+        return False
+    return replaces(request.term, request.head, own.term, request.node)
+
+
+def replaces(term: int, node: str, own_term: int, own_node: str) -> bool:
+    """True if a head is the fleet's in place of this one: its term is higher. Of two with one term, which two commands
+    have made on two sides of a broken cable, it is the one whose name is first in the alphabet."""
+    return term > own_term or (term == own_term and node < own_node)
 
 
 def _require_no_head_here(request: JoinRequest) -> None:

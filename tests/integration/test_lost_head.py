@@ -11,6 +11,7 @@ from stand_in import faked
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
 
 LAN = "enP7s7"
+ON_1 = faked(f"{TINY}nodes: [spark1]\n")
 ON_2 = faked(f"{TINY}nodes: [spark2]\n")
 KEPT = faked(f"{TINY}standby: true\n")
 MOVES_S = 330
@@ -160,3 +161,44 @@ def test_what_the_lost_head_ran_moves_at_once_if_its_owner_drains_it(fleet):
     assert nodes_of(fleet) == ["spark2"]
     fleet.ok("undrain", "spark1")
     head_back(fleet)
+
+
+@pytest.mark.parametrize("ends", ["by-itself", "cancelled"])
+def test_a_move_whose_new_head_dies_is_undone_and_the_old_one_serves(fleet, ends):
+    """The old head waited for ever: `--cancel` asked the dead one first, and ended with its error."""
+    for one in fleet.deployments():
+        fleet.ok("delete", "--yes", one["name"])
+    fleet.serve(fleet.anew(ON_1))
+    (before,) = fleet.engines("spark1")
+    with OnTerminal(fleet, "move-head", "spark2", "--yes") as moving:
+        moving.until_shown("starting Ray")
+        if ends == "cancelled":
+            moving.end(signal.SIGKILL)
+            fleet.until(lambda: marked(fleet, "spark2"), timeout=30)
+        fleet.lab.kill("spark2")
+        if ends == "by-itself":
+            assert moving.wait(300) != 0, "it waits for 180 s for the start of the new head"
+            shown = " ".join(moving.shown.split())
+            assert "The move was undone: the head is spark1, as before, and groups went on." in shown
+            assert "spark2 was not reached. It has not taken over" in shown
+        else:
+            assert fleet.run("status")[0] == 5
+            out = " ".join(fleet.ok("move-head", "spark2", "--cancel").split())
+            assert "spark1 is the head, as before. spark2 was not reached. It has not taken over" in out
+    assert fleet.head == "spark1"
+    fleet.until(fleet.is_ready, timeout=60)
+    assert before in fleet.engines("spark1"), "its engine went on"
+    assert fleet.chat().strip()
+
+    fleet.lab.boot("spark2")
+    fleet.until(lambda: joined(fleet) == set(NODES), timeout=120)
+    fleet.until(lambda: not marked(fleet, "spark2"), timeout=30)
+    assert not controllers(fleet, "spark2")
+    assert len(controllers(fleet, "spark1")) == 1
+    assert fleet.chat().strip()
+
+
+def marked(fleet, node):
+    """True if a move of the head to this node is under way there."""
+    found = fleet.lab.exec(node, ["sh", "-c", "cat ~/.local/state/sparkfleet/*/role.next.json"])
+    return found.returncode == 0

@@ -10,7 +10,7 @@ from control_values import inventory
 from sparkfleet.controlplane.api.api_models import Role, UpRequest
 from sparkfleet.controlplane.ray.ray_tls import prepare_tls
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove, read_address, write_address
-from sparkfleet.controlplane.store_safety.moving import begin_move
+from sparkfleet.controlplane.store_safety.moving import begin_move, release_head
 from sparkfleet.node_daemon import former_head
 from sparkfleet.node_daemon.former_head import NewerHead, find_newer_head, join_newer_head
 from sparkfleet.node_daemon.role_guard import read_role
@@ -62,12 +62,12 @@ def address(paths, port, term):
 
 
 @contextlib.asynccontextmanager
-async def listening(tmp_path, node, port=0, *, term=None, token=TOKEN):
+async def listening(tmp_path, node, port=0, *, term=None, token=TOKEN, move=""):
     """Something that listens like a node's Ray: it has a certificate of the fleet, and requires one."""
     paths = FleetPaths(tmp_path / f"ray of {node}")
     paths.root.mkdir(exist_ok=True)
     paths.ray_token.write_text(token)
-    prepare_tls(paths, ADDRESSES[node], term)
+    prepare_tls(paths, ADDRESSES[node], term, move)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(paths.ray_tls / "certificate.pem", paths.ray_tls / "key.pem")
     context.load_verify_locations(paths.ray_tls / "authority.pem")
@@ -81,6 +81,30 @@ async def test_the_head_of_the_highest_term_is_found_on_the_port_of_the_former_o
     async with listening(tmp_path, "b", term=2) as port, listening(tmp_path, "c", port, term=3):
         address(head, port, 1)
         assert await find_newer_head(head, request(head)) == NewerHead("c", f"127.0.0.3:{port}", 3)
+
+
+async def test_of_two_heads_of_one_term_each_finds_the_same_one(head, tmp_path):
+    """Two commands replaced one lost head on two sides of a broken cable: both served for ever."""
+    async with listening(tmp_path, "b", term=2) as port:
+        address(head, port, 2)
+        of_c = request(head).model_copy(update={"inventory": inventory("c", "a", "b")})
+        assert await find_newer_head(head, of_c) == NewerHead("b", f"127.0.0.2:{port}", 2)
+        assert await find_newer_head(head, request(head)) is None, "the name of this one is before it"
+
+
+async def test_a_new_head_that_never_took_over_is_no_newer_one(head, tmp_path):
+    """It was cut off while the move was undone, waits beside the Ray that it had, and has the port and a higher term."""
+    async with listening(tmp_path, "b", term=2, move="t1") as port:
+        address(head, port, 1)
+        begin_move(head, HeadMove(to="b", token="t1"))
+        release_head(head)
+        assert await find_newer_head(head, request(head)) is None
+        begin_move(head, HeadMove(to="b", token="t2"))
+        release_head(head)
+        assert await find_newer_head(head, request(head)) is None, "nor is one of an earlier move"
+    async with listening(tmp_path, "b", term=2, move="t3") as port:
+        address(head, port, 1)
+        assert await find_newer_head(head, request(head)) is not None, "another move that was completed"
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,19 @@ from control_values import deployment, inventory, plan
 
 from sparkfleet.controlplane.api.api_models import JoinRequest, MoveRequest, Role, UpRequest
 from sparkfleet.controlplane.controller_note import NoteWriter
-from sparkfleet.controlplane.ray.ray_process import LABEL
-from sparkfleet.controlplane.state.head_address import HeadMove
+from sparkfleet.controlplane.ray.ray_process import LABEL, choose_address
+from sparkfleet.controlplane.state.head_address import HeadMove, read_address
 from sparkfleet.controlplane.state.store import Store
 from sparkfleet.controlplane.store_safety.copies import take_copy
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.controlplane.store_safety.kept_copy import keep_copy
 from sparkfleet.controlplane.store_safety.moving import read_move
 from sparkfleet.controlplane.store_safety.opening import open_store
-from sparkfleet.node_daemon import head_move, service_manager
-from sparkfleet.runtime import processes
+from sparkfleet.node_daemon import head_move, ray_watchdog, service_manager
+from sparkfleet.runtime import processes, thaw_guard
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.ports import free_port
+from sparkfleet.specs.inventory import Gateway
 
 MOVE = HeadMove(to="b", token="t1")
 
@@ -70,18 +71,18 @@ def joining(paths, head="a"):
     )
 
 
-async def step(paths, name, **more):
-    request = MoveRequest(fleet="home", state_dir=str(paths.root), step=name, move=MOVE, **more)
+async def step(paths, name, move=MOVE, **more):
+    request = MoveRequest(fleet="home", state_dir=str(paths.root), step=name, move=move, **more)
     return await head_move.answer(request)
 
 
-async def carry(old, new, **more):
+async def carry(old, new, move=MOVE, **more):
     """From `out` to `in`."""
-    given = await step(old, "out")
+    given = await step(old, "out", move)
     copy = old.moving_store.read_bytes()
     new.moving_store.write_bytes(copy)
-    kept = {name: given[name] for name in ("sha256", "ray_token", "api_token", "engine_secret")}
-    return await step(new, "in", **{**kept, **more})
+    kept = {name: given[name] for name in ("sha256", "ray_token", "api_token", "engine_secret", "term")}
+    return await step(new, "in", move, **{**kept, **more})
 
 
 async def test_store_and_secrets_arrive_and_neither_head_works_until_it_is_settled(nodes):
@@ -199,7 +200,7 @@ async def test_connections_that_wait_for_their_end_do_not_take_the_port_of_the_l
     with socket.socket() as plain, pytest.raises(OSError, match="in use"):
         plain.bind(("127.0.0.1", port))
     ray = joining(new).model_copy(update={"ray": f"127.0.0.1:{port}"})
-    assert head_move._port_of_lost(ray) == port
+    assert head_move._fleets_port(ray) == port
 
 
 async def test_a_store_that_arrives_damaged_is_refused(nodes):
@@ -296,3 +297,139 @@ async def test_a_controller_whose_note_was_removed_still_has_to_wait_before_the_
     old.controller_note.write_text(note.replace(f'"pid":{os.getpid()}', f'"pid":{gcs.pid}'))
     assert "error" not in await leaving
     assert old.moving_store.exists()
+
+
+AGAIN, ELSEWHERE = HeadMove(to="b", token="t2"), HeadMove(to="c", token="t2")
+
+
+def words(answer):
+    return " ".join(answer["error"].values())
+
+
+async def test_a_second_move_to_another_node_is_refused_until_the_first_is_cancelled(nodes):
+    """Both were carried out, and made two heads of one term."""
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    answer = await step(old, "out", ELSEWHERE)
+    assert answer["error"]["what"] == "Another move of the head, to b, is under way."
+    assert "`sparkfleet move-head --cancel b`" in answer["error"]["do"]
+    for one in ("freeze", "give"):
+        assert "to b, is under way" in words(await step(old, one, ELSEWHERE))
+    assert await step(old, "cancel", ELSEWHERE) == {}
+    assert read_move(old.root).token == "t1", "its own end does not end the first one"
+    assert "to b, is under way" in words(await step(old, "cancel", HeadMove(to="c", token="")))
+    await step(old, "cancel")
+    assert "error" not in await step(old, "out", ELSEWHERE)
+
+
+async def test_of_two_moves_to_one_node_the_later_one_goes_on(nodes):
+    """That is how an interrupted one is completed; the first may not be dead, though."""
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    await carry(old, new, AGAIN, up=up(new, beside=True))
+    for paths, one in ((old, "freeze"), (old, "give"), (new, "freeze"), (new, "settle")):
+        assert "Another move of the head, to b, is under way" in words(await step(paths, one))
+    for paths in nodes:
+        assert await step(paths, "cancel") == {}
+        assert read_move(paths.root).token == "t2"
+    assert await step(old, "give", AGAIN) == {}
+    assert await step(new, "settle", AGAIN) == {}
+    open_store(new, "home").close()
+
+
+async def test_a_head_takes_part_in_no_move_that_did_not_begin_with_it(nodes):
+    """Two people who replaced one lost head with two nodes both ended Ray on the other one's."""
+    old, _ = nodes
+    assert "has ended on a node" in words(await step(old, "freeze"))
+    assert "has ended on a node" in words(await step(old, "give"))
+
+
+async def test_a_move_that_was_cancelled_or_taken_down_is_not_settled(nodes, monkeypatch):
+    """A fleet that was down had a head again, with the next step of a move."""
+    monkeypatch.setattr(service_manager, "stop", lambda _: None)
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    await step(new, "cancel")
+    assert "was cancelled there, or by `sparkfleet down`" in words(await step(new, "settle"))
+    await carry(old, new, up=up(new, beside=True))
+    for paths in nodes:
+        await ray_watchdog.take_down(paths)
+        assert read_move(paths.root) is None
+        assert not paths.next_role.exists()
+        assert "no role in the fleet" in words(await step(paths, "freeze"))
+    assert "by `sparkfleet down`" in words(await step(new, "settle"))
+    assert not new.role.exists()
+    assert not new.database.exists()
+    open_store(old, "home").close()
+
+
+async def test_the_old_head_is_not_released_while_the_new_one_may_be_the_head(nodes):
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    await step(old, "give")
+    answer = await step(old, "cancel", HeadMove(to="b", token=""), certain=False)
+    assert "b is not reached, and it is not known if it is the head" in answer["error"]["what"]
+    assert read_move(old.root) is not None
+    assert await step(old, "cancel", HeadMove(to="b", token="")) == {}
+    await carry(old, new, up=up(new, beside=True))
+    assert await step(old, "cancel", HeadMove(to="b", token=""), certain=False) == {}, "it never got that far"
+    open_store(old, "home").close()
+
+
+async def test_a_head_that_has_taken_over_answers_so_instead_of_an_end_of_the_move(nodes):
+    """`--cancel` after the end of a move let the old head work beside it."""
+    old, new = nodes
+    request = up(new, beside=True)
+    head_is_new = inventory("b", "a")
+    await carry(old, new, up=request.model_copy(update={"inventory": head_is_new}))
+    assert await step(new, "cancel", HeadMove(to="b", token="t9")) == {}
+    await step(new, "settle")
+    assert await step(new, "cancel", HeadMove(to="b", token="")) == {"head": True}
+    open_store(new, "home").close()
+
+
+async def test_a_move_of_a_fleet_that_is_down_keeps_the_old_heads_store_if_it_is_cancelled(nodes):
+    """It was set aside, as that of a node which had only got it."""
+    old, new = nodes
+    for paths in nodes:
+        paths.role.unlink()
+    assert "error" not in await carry(old, new)
+    for paths in (new, old):
+        await step(paths, "cancel")
+    open_store(old, "home").close()
+    assert not new.database.exists()
+    assert "error" not in await carry(old, new)
+    assert await step(new, "settle") == {}
+    assert "error" not in await step(old, "away")
+    open_store(new, "home").close()
+    assert not old.database.exists()
+    assert read_move(old.root) is None
+
+
+async def test_an_ordinary_move_keeps_the_port_and_raises_the_term(nodes):
+    """A head that had been lost before looked for a newer one there, found nobody and served beside it."""
+    old, new = nodes
+    port = free_port()
+    request = joining(new).model_copy(update={"ray": f"127.0.0.1:{port}", "term": 4})
+    new.role.write_text(Role(python="p", join=request).model_dump_json())
+    choose_address(old, "127.0.0.1", Gateway(), term=6)
+    choose_address(new, "127.0.0.1", Gateway(), term=2)  # left from a time when it was the head
+    begun = await carry(old, new, up=up(new, beside=True))
+    assert begun["at_its_port"]
+    coming = Role.model_validate_json(new.next_role.read_text()).up
+    assert (coming.term, coming.ray_port) == (7, port)
+    assert read_address(new) is None, "else its former port would be taken"
+
+
+async def test_a_stopped_ray_continues_by_itself_if_the_command_is_killed(nodes, monkeypatch):
+    real = thaw_guard.start
+    monkeypatch.setattr(thaw_guard, "start", lambda name, value: real(name, value, 0.5))
+    old, new = nodes
+    await carry(old, new, up=up(new, beside=True))
+    with labelled(old) as ray:
+        await step(old, "freeze")
+        assert state(ray) == "T"
+        async with asyncio.timeout(20):
+            while state(ray) == "T":
+                await asyncio.sleep(0.05)
+        await step(old, "cancel")

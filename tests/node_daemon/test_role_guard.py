@@ -105,6 +105,21 @@ def test_a_head_that_was_replaced_joins_the_one_of_a_higher_term_of_its_fleet_an
     assert len([*node.backups.glob("set-aside-*/sparkfleet.db")]) == 1
 
 
+@pytest.mark.parametrize(
+    ("other", "own", "expected"),
+    [
+        ((2, "b"), (1, "a"), True),
+        ((1, "b"), (2, "c"), False),
+        ((2, "a"), (2, "b"), True),
+        ((2, "b"), (2, "a"), False),
+    ],
+)
+def test_of_two_heads_the_one_of_the_higher_term_is_the_head_and_of_one_term_the_first_by_name(
+    other, own, expected
+):
+    assert role_guard.replaces(*other, *own) is expected
+
+
 @pytest.mark.parametrize("start", [ray_watchdog.begin_up, node_lifecycle.prepare])
 def test_a_node_that_has_joined_a_head_that_lives_becomes_none(node, ray, start):
     role(node, {"join": joining(node, ray)})

@@ -24,10 +24,11 @@ from sparkfleet.cli.progress import ProgressLine
 from sparkfleet.controlplane.policy.state import GONE_S
 from sparkfleet.errors import SpecError
 from sparkfleet.fleet.lifecycle.lost_head import plan_lost
-from sparkfleet.fleet.lifecycle.move_head import MovedHead, plan_move, undo_move
+from sparkfleet.fleet.lifecycle.move_head import MovedHead, plan_move
 from sparkfleet.fleet.lifecycle.move_head import move_head as move
 from sparkfleet.fleet.lifecycle.move_plan import CheckedCopy, MovePlan
 from sparkfleet.fleet.lifecycle.moved_inventory import inventory_after, name_head
+from sparkfleet.fleet.lifecycle.undo_move import undo_move, unreached_lines
 from sparkfleet.fleet.session import Session
 from sparkfleet.units import duration_words, moment_words
 
@@ -74,10 +75,17 @@ async def _move(session: Session, file: Path, node: str, *, lost: bool, yes: boo
     where = f"{file} has {fields} now" if named else f"Set {fields} in {file}"
     console.print(f"{where}; other copies of the inventory need the same.", markup=False)
     console.print(f"Endpoint: {endpoint}" if endpoint else "`sparkfleet up` starts it.", markup=False)
-    if lost:
-        for line in _after_loss(plan, moved):
-            console.print(line, markup=False)
+    for line in _after_loss(plan, moved) if lost else _after_move(plan, moved):
+        console.print(line, markup=False)
     return Exit.DONE
+
+
+def _after_move(plan: MovePlan, moved: MovedHead) -> Iterator[str]:
+    if not moved.finds:
+        yield (
+            f"The port of the fleet's Ray is taken on {plan.new}, so a head that was lost before, and replaced, would come"
+            " back as a second head: once it is on, `sparkfleet up` makes it an ordinary node."
+        )
 
 
 def _after_loss(plan: MovePlan, moved: MovedHead) -> Iterator[str]:
@@ -127,6 +135,8 @@ def _question_of_loss(fleet: str, plan: MovePlan, kept: CheckedCopy) -> str:
 
 async def _cancel(session: Session, node: str) -> int:
     with ProgressLine() as progress:
-        await undo_move(session, node, progress)
+        unreached = await undo_move(session, node, progress)
     console.print(f"{session.inventory.head} is the head, as before.", markup=False)
+    for line in unreached_lines(node, unreached):
+        console.print(line, markup=False)
     return Exit.DONE

@@ -138,10 +138,14 @@ class JoinRequest(OnNode):
         )
 
 
+MoveStep = Literal["kept", "out", "in", "freeze", "give", "settle", "away", "cancel"]
+"""See `node_daemon/head_move.py`."""
+
+
 class MoveRequest(OnNode):
     """Input of `node_cli move`: a step of moving the head, see `node_daemon/head_move.py`. It may contain secrets."""
 
-    step: Literal["kept", "out", "in", "freeze", "settle", "away", "cancel"]
+    step: MoveStep
     move: HeadMove
     up: UpRequest | None = None
     """For `in`: the new head. None if the fleet is down."""
@@ -151,6 +155,10 @@ class MoveRequest(OnNode):
     """For `in`: digest of the store's copy."""
     running: tuple[Generation, ...] | None = None
     """For `in`: generations that run on the nodes that are reached, if the old head is lost; else None."""
+    term: int = 0
+    """For `in`: the old head's."""
+    certain: bool = True
+    """For `cancel`: False if the new head has not answered and may have taken over."""
     ray_token: str = ""
     api_token: str = ""
     engine_secret: str = ""

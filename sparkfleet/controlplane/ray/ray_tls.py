@@ -21,19 +21,22 @@ from sparkfleet.runtime.authority import FleetAuthority, names_of_this_host
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
 _HEAD = "sparkfleet head of term"
+_MOVE = ".move.sparkfleet.invalid"
 
 
-def prepare_tls(paths: FleetPaths, host: str, term: int | None = None) -> None:
+def prepare_tls(paths: FleetPaths, host: str, term: int | None = None, move: str = "") -> None:
     """Stores a new certificate of this node for the next start of Ray, which reads it only then.
 
     Args:
         paths: the fleet's directories on this node, with Ray's token.
         host: this node's address towards the other nodes.
         term: of this head; None on any other node.
+        move: token of the move that starts this head, which has not taken over yet.
     """
     authority = FleetAuthority(paths.ray_token.read_bytes().strip(), "ray")
     usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
-    names = names_of_this_host((host, *_addresses(host)))
+    moves = (f"{move}{_MOVE}",) if move else ()  # not in the subject, which earlier releases read as a whole
+    names = names_of_this_host((host, *_addresses(host), *moves))
     subject = "sparkfleet ray" if term is None else f"{_HEAD} {term}"
     made = authority.issue(subject, names, None, usages)
     write_atomically(paths.ray_tls / "authority.pem", authority.pem())
@@ -76,6 +79,20 @@ def term_in(certificate: bytes) -> int | None:
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     found = re.fullmatch(rf"{_HEAD} ([0-9]+)", str(names[0].value)) if names else None
     return int(found[1]) if found else None
+
+
+def move_in(certificate: bytes) -> str:
+    """The token of the move that has started the head of a certificate, DER; "" for a head that was started otherwise."""
+    found = x509.load_der_x509_certificate(certificate).extensions
+    names = found.get_extension_for_class(x509.SubjectAlternativeName).value
+    return next(
+        (
+            name.removesuffix(_MOVE)
+            for name in names.get_values_for_type(x509.DNSName)
+            if name.endswith(_MOVE)
+        ),
+        "",
+    )
 
 
 def _addresses(host: str) -> list[str]:

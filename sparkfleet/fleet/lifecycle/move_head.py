@@ -10,28 +10,27 @@ A head that is lost is replaced in the same steps, with the copy of its store th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import secrets
-from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
-from sparkfleet.controlplane.api.api_models import MoveRequest, UpRequest
+from sparkfleet.controlplane.api.api_models import MoveRequest, MoveStep, UpRequest
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.head_address import HeadAddress, HeadMove
 from sparkfleet.errors import ControlError, SparkfleetError, SpecError
 from sparkfleet.fleet.events import FactFound, FleetStep, OnEvent, StepRunning, ignored
 from sparkfleet.fleet.lifecycle.move_plan import MovePlan
 from sparkfleet.fleet.lifecycle.moved_inventory import gateway_host, inventory_after
+from sparkfleet.fleet.lifecycle.undo_move import HELD_S, cancel_move, unreached_lines
 from sparkfleet.fleet.nodes.surroundings import NodeSurroundings, read_surroundings
 from sparkfleet.fleet.session import Session
 from sparkfleet.runtime.files.fleet_paths import MOVING_STORE
 
 CHUNK = 1 << 20
-HELD_S = 20.0
-"""Time for the controller of the new head to see that it may use the store: it looks every half second, or a round later."""
-
-MoveStep = Literal["out", "in", "freeze", "settle", "away", "cancel"]
-"""See `node_daemon/head_move.py`."""
+END_S = 30.0
+"""Time limit for the end of steps that are under way at Ctrl-C: what is undone meanwhile, they would do again."""
 
 
 class MovedHead(NamedTuple):
@@ -40,7 +39,7 @@ class MovedHead(NamedTuple):
     address: HeadAddress | None
     """Of the new head; None if the fleet is down."""
     finds: bool = True
-    """False if a lost head will not find this one when it comes back: the port of its Ray was taken."""
+    """False if a head that was lost, now or earlier, will not find this one when it comes back: its port was taken here."""
 
 
 async def plan_move(session: Session, new: str) -> MovePlan:
@@ -97,58 +96,22 @@ async def move_head(session: Session, plan: MovePlan, on_event: OnEvent = ignore
     """
     moving = _Moving(session, plan, on_event)
     if plan.settled:
+        await moving.take_over()
         return await moving.finish()
     try:
         await moving.prepare()
         await moving.freeze()
+        await moving.take_over()
     except SparkfleetError as error:
-        await asyncio.shield(cancel_move(session, plan.new, plan.absent))
-        as_before = "and groups went on" if plan.lost is None else f"and {plan.new} is an ordinary node"
-        undone = f"The move was undone: the head is {plan.old}, as before, {as_before}."
-        error.means = undone  # not that nothing is served: that is true of the new head alone
+        await asyncio.shield(moving.undo_after(error))
         raise
     except BaseException:
-        await asyncio.shield(cancel_move(session, plan.new, plan.absent))
+        with contextlib.suppress(
+            SparkfleetError
+        ):  # its caller has gone: `status` shows a move that is still under way
+            await asyncio.shield(moving.undo())
         raise
-    await moving.take_over()
     return await moving.finish()
-
-
-async def cancel_move(session: Session, new: str, absent: Collection[str] = ()) -> None:
-    """Undo a move that was interrupted before the new head took over. The old head continues within seconds.
-
-    Args:
-        absent: nodes that are left out, because they are lost.
-    """
-    move = HeadMove(to=new, token="")
-    request = MoveRequest(fleet=session.inventory.fleet, step="cancel", move=move)
-    # First the new head, so that never both act.
-    await session.programs.move_step(new, request)
-    await asyncio.gather(
-        *(
-            session.programs.move_step(name, request)
-            for name in session.inventory.nodes
-            if name != new and name not in absent
-        )
-    )
-
-
-async def undo_move(session: Session, new: str, on_event: OnEvent = ignored) -> None:
-    """Undo a move that was interrupted, and wait until the old head's controller works again, if the fleet is up.
-
-    Args:
-        new: the node that would have become the head.
-
-    Raises:
-        SpecError: the inventory has no such node.
-        NodeError: a node cannot be reached.
-        ControlError: the controller does not work, or a node did not join again.
-    """
-    session.inventory.require_nodes([new])
-    await cancel_move(session, new)
-    client = await session.find_controller()
-    if client is not None:
-        await session.lifecycle.until_joined(client, on_event, HELD_S)
 
 
 class _Moving:
@@ -158,6 +121,8 @@ class _Moving:
         self._move = HeadMove(to=plan.new, token=secrets.token_hex(8))
         self._nodes = tuple(name for name in session.inventory.nodes if name not in plan.absent)
         self._finds = True
+        self._touched: set[str] = set()
+        self._settling = False
 
     async def prepare(self) -> None:
         """Copy the store, and start the new head with it; both controllers wait."""
@@ -177,9 +142,9 @@ class _Moving:
             "up": up if self._plan.live else None,
             "sha256": hashlib.sha256(copy).hexdigest(),
         }
-        begun = await session.programs.move_step(new, self._request("in", more))
+        begun = await self._step(new, "in", more)
         if self._plan.live:
-            self._finds = begun["at_its_port"] or self._plan.lost is None
+            self._finds = begun["at_its_port"]
             self._on_event(StepRunning(step=FleetStep.STARTING_RAY, subjects=(new,)))
             await session.lifecycle.until_up(begun["outcome"], self._on_event, new)
 
@@ -190,23 +155,56 @@ class _Moving:
         if kept is not None and self._plan.lost is not None:
             copy = await self._read(kept.node, kept.path, kept.copy.bytes)
             return copy, {"running": self._plan.lost.running}
-        given = await self._session.programs.move_step(self._plan.old, self._request("out"))
+        given = await self._step(self._plan.old, "out")
         copy = await self._read(self._plan.old, given["path"], given["bytes"])
         return copy, {
-            name: given[name] for name in ("ray_token", "api_token", "engine_secret", "engine_tokens")
+            name: given[name] for name in ("ray_token", "api_token", "engine_secret", "engine_tokens", "term")
         }
 
     async def freeze(self) -> None:
-        """Stop the old Ray everywhere, so that none of its processes takes another's end for a failure."""
-        session = self._session
+        """Stop the old Ray everywhere, so that none of its processes takes another's end for a failure.
+
+        First on the two heads, which refuse that if another move has taken this one's place.
+        """
+        heads = [name for name in self._nodes if name in (self._plan.old, self._plan.new)]
+        others = [name for name in self._nodes if name not in heads]
+        giving: list[tuple[str, MoveStep]] = [(self._plan.old, "give")] if self._plan.old in heads else []
         if self._plan.live:
-            await asyncio.gather(
-                *(session.programs.move_step(name, self._request("freeze")) for name in self._nodes)
-            )
+            await self._steps((name, "freeze") for name in heads)
+            giving += [(name, "freeze") for name in others]
+        await self._steps(giving)
 
     async def take_over(self) -> None:
         """End the old Ray on the new head, whose controller works from now on."""
-        await self._session.programs.move_step(self._plan.new, self._request("settle"))
+        self._settling = True
+        await self._step(self._plan.new, "settle")
+
+    async def undo(self) -> tuple[str, ...]:
+        """Undo what was begun. See `cancel_move`."""
+        if not self._touched:
+            return ()
+        unsettled = not self._settling
+        return await cancel_move(self._session, self._move, self._touched, unsettled=unsettled)
+
+    async def undo_after(self, error: SparkfleetError) -> None:
+        """Undo what was begun, and put the outcome into the error that ended the move."""
+        plan = self._plan
+        if not self._touched:
+            error.means = "The move has not begun."
+            return
+        try:
+            unreached = await self.undo()
+        except SparkfleetError as second:
+            error.means = f"The move could not be undone: {second.what}"
+            error.do = (
+                second.do
+                or f"`sparkfleet move-head --cancel {plan.new}` undoes it once {plan.old} is reached."
+            )
+            return
+        as_before = "and groups went on" if plan.lost is None else f"and {plan.new} is an ordinary node"
+        undone = f"The move was undone: the head is {plan.old}, as before, {as_before}."
+        # Not that nothing is served: that is true of the new head alone.
+        error.means = " ".join((undone, *unreached_lines(plan.new, unreached)))
 
     async def finish(self) -> MovedHead:
         """Join the other nodes to the new head, and set the old store aside."""
@@ -224,6 +222,29 @@ class _Moving:
         client = FleetClient(prepared.address, prepared.api_token, reach=session.access.reach)
         await session.lifecycle.until_joined(client, self._on_event, HELD_S, without=self._plan.absent)
         return MovedHead(prepared.address, self._finds)
+
+    async def _step(self, name: str, step: MoveStep, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        (answer,) = await self._steps([(name, step)], more)
+        return answer
+
+    async def _steps(
+        self, steps: Iterable[tuple[str, MoveStep]], more: Mapping[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Steps on several nodes concurrently; raises the first error when all have ended, also after Ctrl-C: what is undone
+        while a step is under way, it would do again."""
+        steps = list(steps)
+        self._touched |= {name for name, _ in steps}
+        calls = (self._session.programs.move_step(name, self._request(step, more)) for name, step in steps)
+        work = asyncio.gather(*calls, return_exceptions=True)
+        try:
+            answers = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work], timeout=END_S)
+            raise
+        for one in answers:
+            if isinstance(one, BaseException):
+                raise one
+        return [one for one in answers if not isinstance(one, BaseException)]
 
     def _request(self, step: MoveStep, more: Mapping[str, Any] | None = None) -> MoveRequest:
         fleet = self._session.inventory.fleet

@@ -84,3 +84,24 @@ def test_a_replacement_cannot_be_cancelled_at_once(lost):
     code, _, err = lost("--lost", "--cancel")
     assert code == 1
     assert "exclude each other" in err
+
+
+@pytest.mark.parametrize("finds", [True, False])
+def test_an_ordinary_move_names_a_port_that_a_head_lost_before_would_look_at(lost, monkeypatch, finds):
+    async def planned(session, node):
+        return MovePlan("spark1", node, live=True, store="/store", settled=False, host="127.0.0.1")
+
+    monkeypatch.setattr(verb, "plan_move", planned)
+    code, out, _ = lost("--yes", finds=finds)
+    assert code == 0
+    assert ("The port of the fleet's Ray is taken on spark2" in out) is not finds
+
+
+def test_a_cancelled_move_names_the_nodes_that_were_not_reached(lost, monkeypatch):
+    async def undone(session, node, on_event):
+        return (node,)
+
+    monkeypatch.setattr(verb, "undo_move", undone)
+    code, out, _ = lost("--cancel")
+    assert code == 0
+    assert "spark1 is the head, as before. spark2 was not reached. It has not taken over" in out

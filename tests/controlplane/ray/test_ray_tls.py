@@ -7,7 +7,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from sparkfleet.controlplane.ray.ray_process import ray_environment
-from sparkfleet.controlplane.ray.ray_tls import prepare_tls, term_in, tls_environment
+from sparkfleet.controlplane.ray.ray_tls import move_in, prepare_tls, term_in, tls_environment
 from sparkfleet.runtime.authority import FleetAuthority
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 
@@ -49,6 +49,14 @@ def test_the_certificate_of_a_head_has_its_term(paths, term):
     prepare_tls(paths, "10.1.2.3", term)
     found = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
     assert term_in(found.public_bytes(Encoding.DER)) == term
+
+
+@pytest.mark.parametrize("move", ["", "0123456789abcdef"])
+def test_the_certificate_of_a_head_that_a_move_has_started_names_the_move(paths, move):
+    prepare_tls(paths, "10.1.2.3", 12, move)
+    shown = x509.load_pem_x509_certificate((paths.ray_tls / "certificate.pem").read_bytes())
+    assert move_in(shown.public_bytes(Encoding.DER)) == move
+    assert term_in(shown.public_bytes(Encoding.DER)) == 12, "earlier releases read it, too"
 
 
 def test_each_start_has_a_new_key(paths):
