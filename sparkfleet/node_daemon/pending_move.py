@@ -74,7 +74,7 @@ async def end_if_left(paths: FleetPaths) -> None:
 
 
 async def end_unsettled(paths: FleetPaths) -> None:
-    """Ends the move to this node if it has not taken over by now: the command that moved the head does not reach it any more."""
+    """Ends the move to this node if it has not taken over by now: its command does not reach this node any more."""
     async with alone_moving(paths):
         role = role_if_readable(paths)
         if role is not None and role.join is not None and read_move(paths.root) is not None:
