@@ -67,7 +67,7 @@ CASES = {
     ),
     "retire_unwanted": RuleCase("runs without a deployment", ("applied", "removed"), 0, full=False),
     "wait_for_memory": RuleCase(
-        NO_REASON, ("node reports nothing", "node off for long", "applied", "edited"), 4, full=False
+        NO_REASON, ("node reports nothing", "node off for long", "applied", "edited"), 4
     ),
     "retire_replaced": RuleCase("runs without a deployment", ("applied", "edited"), 1),
     "make_room": RuleCase(NO_REASON, ("applied", "edited"), 0),

@@ -129,7 +129,7 @@ def test_older_groups_that_end_before_their_turn_are_found(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(RollingUpdate, "ends", all_at_once)
         words = "served and ended, and no desired group that is missing needs their nodes"
-        seed = seed_with(words, (5, *range(60)), 3.0)
+        seed = seed_with(words, (17, *range(60)), 3.0)
     assert simulate(seed, 3.0).violations == []
 
 
