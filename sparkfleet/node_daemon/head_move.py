@@ -172,10 +172,8 @@ async def _in(paths: FleetPaths, request: MoveRequest) -> dict[str, Any]:
     port = _fleets_port(joined) if joined is not None else 0
     before = read_address(paths)
     terms = (request.term, joined.term if joined else 0, before.term if before else 0)
-    for path in (
-        paths.address,
-        paths.run_address,
-    ):  # of a time when this node was the head: its port would be taken again
+    # Of a time when this node was the head: its port would be taken again.
+    for path in (paths.address, paths.run_address):
         path.unlink(missing_ok=True)
     up = request.up.model_copy(update={"term": max(terms) + 1, "ray_port": port})
     next_role = Role(python=sys.executable, up=up)

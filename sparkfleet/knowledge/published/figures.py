@@ -126,7 +126,7 @@ class PublishedPair(NamedTuple):
 
 
 def figures() -> Mapping[PublishedSetup, tuple[PublishedFigure, ...]]:
-    """The packaged figures by combination.
+    """The packaged figures by their setup.
 
     Raises:
         SpecError: the file was edited and is no longer valid.
@@ -227,10 +227,15 @@ def _setup(one: PublishedFigure) -> tuple[str, str, str]:
 
 @cache
 def _packaged() -> Mapping[PublishedSetup, tuple[PublishedFigure, ...]]:
-    found: dict[PublishedSetup, list[PublishedFigure]] = defaultdict(list)
-    for one in read_figures(packaged(FILE)):
-        found[PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)].append(one)
-    return {key: tuple(of_key) for key, of_key in found.items()}
+    return by_setup(read_figures(packaged(FILE)))
+
+
+def by_setup(found: Iterable[PublishedFigure]) -> dict[PublishedSetup, tuple[PublishedFigure, ...]]:
+    """Figures by their setup, in their order."""
+    grouped: dict[PublishedSetup, list[PublishedFigure]] = defaultdict(list)
+    for one in found:
+        grouped[PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)].append(one)
+    return {setup: tuple(of_setup) for setup, of_setup in grouped.items()}
 
 
 def read_figures(text: str) -> tuple[PublishedFigure, ...]:

@@ -51,11 +51,7 @@ def proof(nodes: int = 1, model: str = "qwen3.8-27b", level: EvidenceLevel = Evi
 @pytest.fixture
 def published(monkeypatch):
     def use(*found: PublishedFigure) -> None:
-        by_key: dict[figures.PublishedSetup, tuple[PublishedFigure, ...]] = {}
-        for one in found:
-            key = figures.PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)
-            by_key[key] = (*by_key.get(key, ()), one)
-        monkeypatch.setattr(figures, "figures", lambda: by_key)
+        monkeypatch.setattr(figures, "figures", lambda: figures.by_setup(found))
 
     return use
 

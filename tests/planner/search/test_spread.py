@@ -72,11 +72,7 @@ def rates(monkeypatch):
     """rates(figures…): no others were published."""
 
     def use(*found: PublishedFigure) -> None:
-        by_key: dict[figures.PublishedSetup, tuple[PublishedFigure, ...]] = {}
-        for one in found:
-            key = figures.PublishedSetup(one.model, one.engine, one.method, one.format, one.nodes)
-            by_key[key] = (*by_key.get(key, ()), one)
-        monkeypatch.setattr(figures, "figures", lambda: by_key)
+        monkeypatch.setattr(figures, "figures", lambda: figures.by_setup(found))
 
     return use
 
