@@ -63,8 +63,16 @@ def alone_on(fleet, node):
 
 
 def replaced(fleet, before, timeout=300):
-    """Wait until the group is ready with other processes on every node; of the old ones none may be left."""
-    fleet.until(lambda: (now := fleet.ready_group()) and not set(pids_of(now)) & set(before), timeout=timeout)
+    """Wait until the group is ready with other processes on every node; of the old ones none may be left.
+
+    Each rank is compared with itself: a node of the lab numbers its processes alone, so that the new one on one may have
+    the number of the old one on the other."""
+
+    def all_others():
+        now = fleet.ready_group()
+        return now and all(new != old for new, old in zip(pids_of(now), before, strict=True))
+
+    fleet.until(all_others, timeout=timeout)
     for rank, old in zip(group(fleet)["ranks"], before, strict=True):
         assert old not in fleet.listed(rank["node"])
 
