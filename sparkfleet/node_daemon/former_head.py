@@ -131,6 +131,6 @@ def retire(paths: FleetPaths, *more: Path) -> None:
         more: files to be removed, too.
     """
     set_aside(paths)
-    files = (paths.address, paths.run_address, paths.store_mark, paths.run_store_mark, *more, paths.head_move)
-    for path in files:
+    marks = (paths.store_mark, paths.run_store_mark)
+    for path in (paths.address, paths.run_address, *marks, paths.undone_moves, *more, paths.head_move):
         path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The sign that a fleet's head is being moved: while it is beside a store, no controller uses that store.
 
-It is written on both heads, so that neither of two controllers acts, whatever ends in the meantime. On the old head it stays
-after a move that was undone, as a record: a new head that never took over is no newer head.
+It is written on both heads, so that neither of two controllers acts, whatever ends in the meantime. The old head keeps the
+tokens of moves that were undone in a file of their own: a new head that never took over is no newer head.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from sparkfleet.controlplane.state.head_address import HeadMove
 from sparkfleet.controlplane.store_safety.guard import StoreError, StoreFault
 from sparkfleet.errors import ControlError
-from sparkfleet.remote.atomic_write import write_atomically
+from sparkfleet.remote.atomic_write import sync_directory, write_atomically
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
+from sparkfleet.values import Value
 
 LOOK_S = 0.05
 KEPT_TOKENS = 16
@@ -31,24 +32,33 @@ UNREADABLE = "?"
 class MoveMark(HeadMove):
     """A move as a head records it, in `head-move.json`."""
 
-    stage: Literal["under way", "given", "cancelled"] = "under way"
+    stage: Literal["under way", "given"] = "under way"
     """On the old head. "given": the new head may have taken over, from now on."""
     arriving: bool = False
     """True on the new head."""
-    void: tuple[str, ...] = ()
-    """On the old head: tokens of earlier moves, none of which took over."""
+
+
+class UndoneMoves(Value):
+    """Moves from this head that were undone, in `moves-undone.json`."""
+
+    tokens: tuple[str, ...] = ()
+    """Oldest first. Each is that of a new head that never took over."""
 
 
 def read_move(root: Path) -> MoveMark | None:
     """The move that is under way on this node; None if there is none. One that cannot be read has no destination."""
-    mark = _read_mark(root)
-    return None if mark is None or mark.stage == "cancelled" else mark
+    try:
+        return MoveMark.model_validate_json(FleetPaths(root).head_move.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError):
+        return MoveMark(to=UNREADABLE, token="")
 
 
 def void_moves(root: Path) -> frozenset[str]:
-    """Tokens of moves from this head that were undone."""
-    mark = _read_mark(root)
-    return frozenset(_void_of(mark)) if mark is not None else frozenset()
+    """Tokens of moves from this head that were undone. Empty if they cannot be read: then a head may give way to a new one
+    that never took over, which is less than two heads."""
+    return frozenset(_read_undone(root))
 
 
 def begin_move(paths: FleetPaths, move: HeadMove, *, arriving: bool = False) -> None:
@@ -59,14 +69,14 @@ def begin_move(paths: FleetPaths, move: HeadMove, *, arriving: bool = False) -> 
         move: the move.
         arriving: this node becomes the head.
     """
-    before = None if arriving else _read_mark(paths.root)
-    void = _void_of(before.model_copy(update={"stage": "cancelled"})) if before is not None else ()
-    _write(paths, MoveMark(to=move.to, token=move.token, arriving=arriving, void=void))
+    if not arriving:
+        _remember_undone(paths, read_move(paths.root))
+    _write(paths, MoveMark(to=move.to, token=move.token, arriving=arriving))
 
 
 def give_head(paths: FleetPaths) -> None:
     """Records on the old head that the new one may have taken over, from now on."""
-    mark = _read_mark(paths.root)
+    mark = read_move(paths.root)
     assert mark is not None
     _write(paths, mark.model_copy(update={"stage": "given"}))
 
@@ -78,10 +88,13 @@ def release_head(paths: FleetPaths, *, certain: bool = True) -> None:
         paths: of the old head.
         certain: the new head has not taken over, and never will.
     """
-    mark = _read_mark(paths.root)
-    if mark is not None:
-        token = mark.token if certain else ""
-        _write(paths, mark.model_copy(update={"stage": "cancelled", "token": token}))
+    move = read_move(paths.root)
+    if move is None:
+        return
+    if certain:
+        _remember_undone(paths, move)
+    paths.head_move.unlink(missing_ok=True)
+    sync_directory(paths.root)
 
 
 def require_here(root: Path) -> None:
@@ -146,18 +159,19 @@ def _other_move(found: MoveMark, move: HeadMove) -> ControlError:
     )
 
 
-def _read_mark(root: Path) -> MoveMark | None:
+def _read_undone(root: Path) -> tuple[str, ...]:
     try:
-        return MoveMark.model_validate_json(FleetPaths(root).head_move.read_bytes())
-    except FileNotFoundError:
-        return None
+        return UndoneMoves.model_validate_json(FleetPaths(root).undone_moves.read_bytes()).tokens
     except (OSError, ValidationError):
-        return MoveMark(to=UNREADABLE, token="")
+        return ()
 
 
-def _void_of(mark: MoveMark) -> tuple[str, ...]:
-    own = (mark.token,) if mark.token and mark.stage == "cancelled" else ()
-    return (*mark.void, *own)[-KEPT_TOKENS:]
+def _remember_undone(paths: FleetPaths, move: MoveMark | None) -> None:
+    before = _read_undone(paths.root)
+    if move is None or not move.token or move.token in before:
+        return
+    undone = UndoneMoves(tokens=(*before, move.token)[-KEPT_TOKENS:])
+    write_atomically(paths.undone_moves, undone.for_disk().encode(), durable=True)
 
 
 def _write(paths: FleetPaths, mark: MoveMark) -> None:

@@ -90,6 +90,11 @@ class FleetPaths:
         """Paths of the fleet of this process, which Ray has started."""
         return cls(Path(os.environ[STATE_VARIABLE]))
 
+    @property
+    def undone_moves(self) -> Path:
+        """Moves of the head from this node that were undone: see `controlplane/store_safety/moving.py`."""
+        return self.root / "moves-undone.json"
+
     def rank_files(self, slug: str) -> Path:
         """Directory of the files of a rank's engine, by its id's slug."""
         return self.ranks / slug
