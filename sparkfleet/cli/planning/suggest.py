@@ -70,7 +70,7 @@ def suggest(  # noqa: PLR0917  # its parameters are the command line's
         bool,
         typer.Option(
             "--all",
-            help="Show every published checkpoint, not the fastest of each model alone, and base models.",
+            help="Show every published checkpoint, not the best of each model alone, and base models.",
         ),
     ] = False,
     inventory: InventoryOption = DEFAULT_INVENTORY,

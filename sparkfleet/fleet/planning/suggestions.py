@@ -11,6 +11,7 @@ from sparkfleet.knowledge.models.fewer_bits import published_models
 from sparkfleet.knowledge.models.known_models import checkpoint_if_known, ggufs_of, is_base
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.rung_builder import ALIKE
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
 from sparkfleet.specs.deployment import Deployment, Objective, TextKind
 from sparkfleet.values import Value
@@ -78,8 +79,7 @@ def suggestions(
     Args:
         fleet: its nodes.
         wanted: what each has to meet.
-        every: each published checkpoint of a model, not the fastest of those without known wrong results alone; base models,
-            too.
+        every: each published checkpoint of a model, not the best one alone; base models, too.
         on_model: called with the number of models that are planned, and of all.
     """
     models = {
@@ -91,7 +91,7 @@ def suggestions(
     not_served: list[str] = []
     for done, (name, ids) in enumerate(models.items()):
         if options := _options(fleet, wanted, ids):
-            found.append(sorted(options, key=_rank))
+            found.append(_ranked(options))
         else:
             not_served.append(name)
         on_model(done + 1, len(models))
@@ -100,9 +100,22 @@ def suggestions(
     return Suggestions(found=shown, not_served=tuple(not_served))
 
 
-def _rank(option: Suggestion) -> tuple[bool, float, int]:
-    """Order of a model's checkpoints: those without known wrong results first, then the fastest."""
-    return option.is_wrong, -option.tps, option.bytes_on_disk
+def _ranked(options: Sequence[Suggestion]) -> list[Suggestion]:
+    """A model's checkpoints in the order in which a plan would take them as variants: by worth, with its discounts for what
+    nobody has published. Of those that no prediction tells apart from the first, one with a published rate leads."""
+    ranked = sorted(options, key=lambda one: (one.is_wrong, -one.rung.worth, one.bytes_on_disk))
+    best = ranked[0]
+    leads = next(
+        (
+            one
+            for one in ranked
+            if one.rung.published.exactly
+            and one.rung.worth * ALIKE >= best.rung.worth
+            and one.is_wrong == best.is_wrong
+        ),
+        best,
+    )
+    return [leads, *(one for one in ranked if one is not leads)]
 
 
 def _options(fleet: Fleet, wanted: ModelRequirements, ids: Sequence[str]) -> list[Suggestion]:
