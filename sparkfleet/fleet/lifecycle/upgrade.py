@@ -105,14 +105,15 @@ async def upgrade(
 
     Raises:
         NodeError: a node cannot be reached, or this release cannot be installed on it; nothing was changed.
-        ControlError: this release cannot run on a node, or another upgrade is under way, and nothing was changed; or it did
-            not start, and the fleet runs the former one again.
+        ControlError: this release cannot run on a node, another upgrade is under way or has ended since the plan, and
+            nothing was changed; or it did not start, and the fleet runs the former one again.
     """
     pythons = await session.programs.pythons(on_event, wheels)
     token = secrets.token_hex(16)
     version, ray = await _try_release(session, token)
     if not force and pythons == plan.pythons and plan.former == version:
         return Upgraded(plan.former, version, changed=False)
+    plan = await _planned_again(session, plan)
     on_event(
         FactFound(line=f"sparkfleet {version} with Ray {ray} was tried on {', '.join(pythons)}: it can run.")
     )
@@ -125,7 +126,7 @@ async def upgrade(
     except SparkfleetError as error:
         failed = ControlError(f"sparkfleet {version} did not start: {error.what}", do=error.do)
         raise await run_former(session, token, plan.former, failed, on_event) from error
-    await _on_all(session, "settle", token)
+    await _settle(session, token, on_event)
     after = await _until_ready(client, plan.ready, on_event)
     seconds = time.monotonic() - began
     await session.endpoint.until_serving(client)
@@ -138,6 +139,18 @@ async def upgrade(
         kept=tuple(sorted(kept.values())),
         others=tuple(sorted(map(name_of, plan.ready - kept.keys()))),
     )
+
+
+async def _planned_again(session: Session, shown: UpgradePlan) -> UpgradePlan:
+    """The plan as it is by now: its confirmation may have been open for hours. Raises ControlError for another release."""
+    now = await plan_upgrade(session)
+    if (now.former, now.pythons) != (shown.former, shown.pythons):
+        raise ControlError(
+            f"Another upgrade has ended since this one was planned: the fleet runs sparkfleet {now.former} now.",
+            means="Nothing was changed.",
+            do="`sparkfleet upgrade` plans again.",
+        )
+    return now
 
 
 async def _try_release(session: Session, token: str) -> tuple[str, str]:
@@ -184,6 +197,17 @@ async def _take_back(session: Session, token: str, ending: asyncio.Future[dict[s
     for one in late:
         one.cancel()
     await asyncio.gather(ending, answers_of(session, "back", token), return_exceptions=True)
+
+
+async def _settle(session: Session, token: str, on_event: OnEvent) -> None:
+    """Removes what the way back would have needed. The new release runs already, also if a node is lost just now."""
+    for node, one in (await answers_of(session, "settle", token)).items():
+        if isinstance(one, SparkfleetError):
+            on_event(
+                FactFound(line=f"{node} keeps the former release's role until the next upgrade: {one.what}")
+            )
+        elif isinstance(one, BaseException):
+            raise one
 
 
 async def _on_all(session: Session, step: UpgradeStep, token: str) -> dict[str, dict[str, Any]]:

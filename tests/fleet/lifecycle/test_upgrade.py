@@ -14,6 +14,21 @@ from sparkfleet.specs.load import parse_inventory
 KEY = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
 
+class Running(OpenClient):
+    """A fleet that runs one release, and starts with another."""
+
+    version = "1.0.0"
+
+    async def fleet(self):
+        return fleet(nodes=tuple(NodeReport(name=name, joined=True) for name in "ab"))
+
+    async def bring_up(self, *_):
+        return self
+
+    async def until_serving(self, _):
+        """At once."""
+
+
 class Losing:
     """A session in which `b` is lost in this step, once, with the programs on its nodes and its lifecycle."""
 
@@ -24,6 +39,7 @@ class Losing:
 
     def __init__(self, *lost_in, for_good=False):
         self.programs = self.lifecycle = self
+        self.running = Running()
         self.steps, self.tokens, self.without = [], set(), set()
         self.role_of = {}
         self._lost_in, self._for_good = lost_in, for_good
@@ -39,6 +55,12 @@ class Losing:
                 self._lost_in = ()
             raise NodeError("b: the connection was lost.")
         return {"version": "2.0.0", "ray": "2.60.0", **self.role_of.get(node, {"outcome": "/outcome"})}
+
+    async def pythons_in_use(self):
+        return PLAN.pythons
+
+    async def find_controller(self):
+        return self.running
 
     async def controller(self):
         return self
@@ -59,6 +81,25 @@ async def test_a_node_that_is_lost_while_it_is_frozen_lets_all_go_on():
         await upgrade(session, PLAN)
     assert {step for step, _ in session.steps} == {"try", "begin", "freeze", "thaw"}
     assert len(session.tokens) == 1
+
+
+async def test_a_node_that_is_lost_after_the_change_ends_no_upgrade_that_has_succeeded():
+    """The command ended with that node's error, although every other one ran the new release."""
+    session, lines = Losing("settle"), []
+    session.lifecycle = session.endpoint = session.running
+    done = await upgrade(session, PLAN, lambda event: lines.append(getattr(event, "line", "")))
+    assert (done.changed, done.former, done.version) == (True, "1.0.0", "2.0.0")
+    assert "b keeps the former release's role until the next upgrade: b: the connection was lost." in lines
+    assert not {"back", "thaw"} & {step for step, _ in session.steps}
+
+
+async def test_an_upgrade_whose_confirmation_was_open_while_another_one_ended_is_refused():
+    """It would have ended Ray to start the release that runs already, and taken its own way back to the wrong one."""
+    session = Losing()
+    session.running.version = "2.0.0"
+    with pytest.raises(ControlError, match=r"the fleet runs sparkfleet 2\.0\.0 now"):
+        await upgrade(session, PLAN)
+    assert {step for step, _ in session.steps} == {"try"}
 
 
 async def test_the_head_allows_an_upgrade_before_any_other_node_is_claimed():
@@ -165,7 +206,7 @@ async def test_groups_on_demand_are_not_expected_to_be_ready_again():
     ]
     unloaded = deployment(state="unloaded").model_copy(update={"name": "eyes", "on_demand": True})
 
-    class Running(OpenClient):
+    class Planned(OpenClient):
         version = "1.0.0"
         inventory = Losing.inventory
 
@@ -180,7 +221,7 @@ async def test_groups_on_demand_are_not_expected_to_be_ready_again():
         async def pythons_in_use(self):
             return {"a": "/old"}
 
-    session = Running()
+    session = Planned()
     session.programs = session
     plan = await plan_upgrade(session)
     assert ({group[0] for group in plan.ready}, plan.loaded) == ({"always"}, ("coder",))
