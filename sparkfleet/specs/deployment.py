@@ -160,6 +160,8 @@ class Variant(Constraints):
     """Port of a custom workload; None for every other engine."""
     health: str | None = None
     """Path of a custom workload's health check; None: not given."""
+    stage_model: bool = False
+    """True if a custom workload's model is copied to its node."""
 
     @property
     def kv_disk_bytes(self) -> int | None:
@@ -207,6 +209,9 @@ class Deployment(Constraints):
     """For `engine: custom`: the path that returns 200 when the workload is ready, and as long as it is healthy, also under
     load. After a minute without a 200 it is restarted. Left out: /health, probed only until the workload is ready; then it
     is restarted if its process has been stopped by a signal for a minute."""
+    stage_model: bool = False
+    """For `engine: custom`: copy the model to the node before the start, as for other engines; $SPARKFLEET_MODEL_PATH is its
+    directory there. Left out: `model` is a name that the command may use, and the image brings or fetches its weights."""
     silence: Annotated[int, Field(ge=10, le=86_400)] | None = None
     """Seconds without output after which a starting engine is considered hung. Left out: 900, and 120 for its first token. A
     start that keeps writing to its log has four times as long, at least 900, plus the time to read its weights."""
@@ -278,7 +283,7 @@ class Deployment(Constraints):
             yield from self._only_for_custom()
 
     def _only_for_custom(self) -> Iterator[Problem]:
-        for name in ("command", "port", "health"):
+        for name in ("command", "port", "health", "stage_model"):
             if getattr(self, name):
                 yield Problem((name,), "given, but only `engine: custom` has it. Expected none.")
 

@@ -194,3 +194,35 @@ def test_one_that_requires_a_key_of_its_own_is_named_by_status(fleet):
     assert fleet.is_ready("locked")
     fleet.ok("delete", "--yes", "locked")
     fleet.until(lambda: "locked" not in fleet.ok("status"), timeout=15)
+
+
+@pytest.mark.full
+def test_an_embedding_model_is_served_by_vllm_with_the_weights_that_were_copied(fleet):
+    """deployments/qwen3-embedding.yaml as a process on the CPU. No other machine has the model: its node makes it."""
+    serve = (
+        f'exec {sys.executable} -m vllm.entrypoints.openai.api_server --model "$SPARKFLEET_MODEL_PATH"'
+        ' --served-model-name "$SPARKFLEET_MODEL_NAME" --host "$SPARKFLEET_HOST" --port "$SPARKFLEET_PORT"'
+        " --runner pooling --max-model-len 512 --dtype float32 --enforce-eager --kv-cache-memory-bytes 67108864"
+        " --gpu-memory-utilization 0.1"
+    )
+    fleet.apply(
+        "name: vectors\nmodel: builtin:tiny\nengine: custom\nstage_model: true\nport: 5013\nhealth: /health\n"
+        f"command: {json.dumps(['sh', '-c', serve])}\nmemory: 4 GiB\nnodes: [spark1]\n"
+        "endpoints: [/v1/rerank, /v1/score]\n",
+        "vectors.yaml",
+    )
+    texts = ["a rail carries packets", "two Sparks and a cable"]
+    answer = fleet.ask("/embeddings", {"model": "vectors", "input": texts})
+    one, other = (found["embedding"] for found in answer["data"])
+    assert sum(value * value for value in one) == pytest.approx(1.0, abs=1e-3)
+    assert one != other
+    ranked = fleet.ask("/rerank", {"model": "vectors", "query": texts[1], "documents": texts})
+    assert [found["index"] for found in ranked["results"]] == [1, 0]
+    counted = fleet.until(
+        lambda: [
+            one for one in json.loads(fleet.ok("usage", "--json"))["usage"] if one["model"] == "vectors"
+        ],
+        timeout=60,
+    )
+    assert [one["requests"] for one in counted] == [2]
+    assert counted[0]["input"] > len(texts)

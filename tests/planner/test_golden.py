@@ -21,6 +21,7 @@ CASES = [
     ("qwen3.6-27b-fp8-nextn", 2),
     ("qwen3.6-27b-both", 2),
     ("orpheus-tts", 1),
+    ("qwen3-embedding", 1),
     ("nemotron-3-super-open", 1),
     ("qwen3.6-35b-a3b-dflash-k6", 1),
     ("gpt-oss-120b-kv-disk", 1),

@@ -140,6 +140,15 @@ def test_custom() -> None:
     )
 
 
+def test_only_a_custom_workload_is_asked_if_its_model_is_copied() -> None:
+    (variant,) = parse_deployment(CUSTOM + "stage_model: true\n").resolved()
+    assert variant.stage_model
+    assert not parse_deployment(CUSTOM).resolved()[0].stage_model
+    assert problems("name: x\nmodel: a/b\nstage_model: true") == [
+        "d.yaml:3: stage_model: given, but only `engine: custom` has it. Expected none."
+    ]
+
+
 @pytest.mark.parametrize("text", [QWEN235B, VARIANTS, CUSTOM])
 def test_it_travels(text: str) -> None:
     deployment = parse_deployment(text)

@@ -173,7 +173,18 @@ def value_like(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 FIELDS = {name: value_like(field) for name, field in DEPLOYMENT_SCHEMA.schema["properties"].items()}
 REQUIRED = {"name": FIELDS["name"], "model": FIELDS["model"].filter(bool)}
-TIED = {"command", "port", "health", "runtime", "variants", "engine", "trust_remote_code", "external", "idle"}
+TIED = {
+    "command",
+    "port",
+    "health",
+    "stage_model",
+    "runtime",
+    "variants",
+    "engine",
+    "trust_remote_code",
+    "external",
+    "idle",
+}
 OPTIONAL = {name: FIELDS[name] for name in FIELDS.keys() - REQUIRED - TIED}
 # JSON Schema cannot refuse an item that no flag is before, and the loader does.
 OPTIONAL["engine_args"] = OPTIONAL["engine_args"].map(lambda items: [f"--flag={item}" for item in items])

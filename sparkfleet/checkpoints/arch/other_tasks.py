@@ -17,7 +17,10 @@ MEANS = (
     "It makes vectors or scores. Plans, their speeds and the test of a group before it serves are for models that write"
     " text."
 )
-DO = f"{CONTAINER}; `endpoints` opens paths such as /v1/rerank."
+DO = (
+    "Serve it by vLLM's pooling runner with `engine: custom` and its `memory`: deployments/qwen3-embedding.yaml is an"
+    " example; `endpoints` opens paths such as /v1/rerank."
+)
 _ENCODED = (
     "Its decoder reads what an encoder made of the whole input (translation, speech to text). Plans, their speeds and the"
     " test of a group before it serves are for models that continue a text."

@@ -185,7 +185,7 @@ async def _try_to_stage(session: Session, need: Need, settings: StagingSettings,
 
 
 def _things(candidate: Candidate) -> Iterable[tuple[str, str]]:
-    if candidate.engine != "custom":
+    if candidate.is_staged:
         yield "model", candidate.model
         if candidate.speculation.draft is not None:
             yield "model", candidate.speculation.draft

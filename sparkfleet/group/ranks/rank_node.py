@@ -58,7 +58,7 @@ def node_facts(paths: FleetPaths, launch: GroupLaunch, rank: int) -> RankNodeFac
     """
     candidate = launch.candidate
     draft = candidate.speculation.draft
-    model = candidate.model if candidate.engine == "custom" else str(model_path(candidate.model))
+    model = str(model_path(candidate.model)) if candidate.is_staged else candidate.model
     return RankNodeFacts(
         model_path=model,
         draft_path=str(model_path(draft)) if draft else "",

@@ -97,6 +97,7 @@ def _custom_rung(variant: Variant, nodes: tuple[str, ...], needs: Band, *, has_g
         command=variant.command,
         port=variant.port,
         health=variant.health or "/health",
+        stage_model=variant.stage_model,
     )
     return Rung(
         candidate=candidate,

@@ -122,6 +122,13 @@ class Candidate(Value):
     port: int | None = None
     """Port of engine `custom`."""
     health: str = "/health"
+    stage_model: bool = False
+    """True if the model of engine `custom` is on its node, copied like other engines'."""
+
+    @property
+    def is_staged(self) -> bool:
+        """True if the checkpoint is copied to the nodes before the start."""
+        return self.engine != "custom" or self.stage_model
 
     @property
     def declared_ports(self) -> frozenset[tuple[str, int]]:

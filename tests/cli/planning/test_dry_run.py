@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parent / "dry_run"
 EXAMPLES = [
     "gpt-oss-120b-eagle3", "gpt-oss-120b-kv-disk", "llama-3.3-70b-draft", "minimax-m2.7-two-sparks", "orpheus-tts",
     "qwen235b-tp2",
-    "qwen3-235b-eagle3-two-sparks", "qwen3-30b-a3b", "qwen3.5-122b-nvfp4", "qwen3.5-397b-two-sparks",
+    "qwen3-235b-eagle3-two-sparks", "qwen3-30b-a3b", "qwen3-embedding", "qwen3.5-122b-nvfp4", "qwen3.5-397b-two-sparks",
     "qwen3.6-27b-both", "qwen3.6-27b-fp8-nextn", "qwen3.6-27b-fp8-ngram", "qwen3.6-27b-nvfp4-mtp",
     "qwen3.6-35b-a3b-dflash-k3", "qwen3.6-35b-a3b-fp8-vision", "qwen3.6-35b-a3b-int4-vision", "qwen3.6-35b-a3b-mtp-k3",
 ]  # fmt: skip

@@ -43,6 +43,14 @@ def test_a_first_rung_needs_model_draft_and_image_on_each_of_its_nodes():
     ]
 
 
+@pytest.mark.parametrize("is_staged", [True, False])
+def test_the_model_of_a_custom_workload_is_brought_if_it_is_to_be(is_staged):
+    own = rung("a", engine="custom")
+    own = own.model_copy(update={"candidate": own.candidate.model_copy(update={"stage_model": is_staged})})
+    kinds = [need.wanted.kind for need in needs_of([plan_of(own)])]
+    assert kinds == (["hub", "image"] if is_staged else ["image"])
+
+
 def test_a_thing_that_two_deployments_need_is_brought_once():
     assert told(needs_of([plan_of(rung("a")), plan_of(rung("b"))])) == [
         ("hub", MODEL, ("a", "b")),

@@ -11,11 +11,12 @@ from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.engines.harmony import ENCODINGS
 from sparkfleet.errors import ControlError
 from sparkfleet.gateway.access.keys import engine_token, metrics_token
-from sparkfleet.group.ranks.rank_node import spec_here
+from sparkfleet.group.ranks.rank_node import node_facts, spec_here
 from sparkfleet.group.ranks.rank_spec import Ports, RankNodeFacts, kv_dir
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.runtime.base import ContainerSpec
+from sparkfleet.runtime.files.builtin_models import builtin_path
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.runtime.sealed_env import EnvSealer
@@ -110,6 +111,20 @@ def test_an_engine_without_a_token_is_on_loopback_behind_a_forwarder(tmp_path):
     assert spec.forward.token not in repr(spec)
     chosen = spec_here(paths, custom(GroupShape(nodes=("a",)), port=None), 0, ports, "secret")
     assert (dict(chosen.env)["SPARKFLEET_PORT"], chosen.forward.target_port) == ("4001", 4001)
+
+
+def test_a_custom_workload_gets_the_directory_of_a_model_that_was_copied(tmp_path):
+    model, paths = tmp_path / "vectors", FleetPaths(tmp_path / "home")
+    model.mkdir()
+    given = {"model": str(model), "runtime": "container", "image": "localhost/vectors:1"}
+    launch = custom(GroupShape(nodes=("a",)), stage_model=True, **given)
+    assert node_facts(paths, launch, 0).model_path == str(model)
+    builtin = custom(GroupShape(nodes=("a",)), model="builtin:tiny")
+    assert node_facts(paths, builtin, 0).model_path == "builtin:tiny", "its own name for it"
+    staged = builtin.model_copy(
+        update={"candidate": builtin.candidate.model_copy(update={"stage_model": True})}
+    )
+    assert node_facts(paths, staged, 0).model_path == str(builtin_path("builtin:tiny"))
 
 
 def test_the_ports_of_a_forwarder_do_not_keep_a_rank_from_being_adopted(tmp_path):

@@ -147,3 +147,5 @@ def _weights_line(rungs: Sequence[Rung], on: str) -> Iterator[str]:
         guessed = any(rung.prediction.weights_estimated for rung in rungs)
         about, note = ("about ", " (estimated from the config)") if guessed else ("", "")
         yield f"  weights: {about}{gb(size)} on {on}, copied if not there{note}"
+    elif rungs[0].candidate.stage_model:
+        yield f"  weights: {rungs[0].candidate.model} on {on}, copied if not there (size not known)"
