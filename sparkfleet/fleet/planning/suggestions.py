@@ -102,7 +102,7 @@ def suggestions(
 
 def _ranked(options: Sequence[Suggestion]) -> list[Suggestion]:
     """A model's checkpoints in the order in which a plan would take them as variants: by worth, with its discounts for what
-    nobody has published. Of those that no prediction tells apart from the first, one with a published rate leads."""
+    nobody has published. Of those that are predicted like the first, one with a published rate leads."""
     ranked = sorted(options, key=lambda one: (one.is_wrong, -one.rung.worth, one.bytes_on_disk))
     best = ranked[0]
     leads = next(

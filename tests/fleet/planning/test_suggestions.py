@@ -73,7 +73,7 @@ def test_a_checkpoint_that_others_ran_comes_before_one_that_nobody_did(monkeypat
     assert models(suggestions(sparks(1), ModelRequirements())) == [first.model]
 
 
-def test_of_two_that_no_prediction_tells_apart_the_one_with_a_published_rate_leads(monkeypatch):
+def test_of_two_that_are_predicted_alike_the_one_with_a_published_rate_leads(monkeypatch):
     ids = ("r0b0tlab/Qwen3.8-27B-NVFP4-MTP-sm121", "RadixArk/Qwen3.8-27B-NVFP4")
     monkeypatch.setattr(module, "published_models", lambda: {"qwen3.8-27b": ids})
     found = suggestions(sparks(1), ModelRequirements(), every=True).found
