@@ -96,7 +96,11 @@ def serve_variant(
     case = _case(spec, variant, planning, share)
     if isinstance(case, Rejection):
         return ServedVariant([], [case], _in_reach(spec, variant, planning, ledger, share))
-    return shared_groups(case, number, planning, ledger)
+    found = shared_groups(case, number, planning, ledger)
+    if not found.groups and variant.parallel is not None and not any(one.rule for one in found.rejected):
+        other = _in_another_split(spec, variant, planning, ledger, share)
+        found = found._replace(nearest=(*other, *found.nearest))
+    return found
 
 
 def _serve_on_cpu(
@@ -142,13 +146,30 @@ def _in_reach(
     most = predictor.checkpoint.max_positions if predictor else None
     if most is None or variant.context is None or variant.context <= most:
         return []
-    case = _case(spec, variant.model_copy(update={"context": most}), planning, share)
+    shorter = variant.model_copy(update={"context": most})
+    return [f"fits at context {most}"] if _tried(spec, shorter, planning, ledger, share) else []
+
+
+def _in_another_split(
+    spec: Deployment, variant: Variant, planning: PlanningContext, ledger: MemoryLedger, share: int
+) -> list[str]:
+    """The split that the planner would choose in place of the deployment's, which no node has room or links for: a rule against
+    that one has its own remedy."""
+    groups = _tried(spec, variant.model_copy(update={"parallel": None}), planning, ledger, share)
+    return [f"fits without `parallel`, as {groups[0].choice.candidate.shape.split}"] if groups else []
+
+
+def _tried(
+    spec: Deployment, variant: Variant, planning: PlanningContext, ledger: MemoryLedger, share: int
+) -> list[GroupPlan]:
+    """Groups of a variant that is not the deployment's; nothing of them stays on the ledger."""
+    case = _case(spec, variant, planning, share)
     if isinstance(case, Rejection):
         return []
     groups = shared_groups(case, 0, planning, ledger).groups
     for group in groups:
         ledger.take_back(spec.name, *nodes_and_bytes_of(group))
-    return [f"fits at context {most}"] if groups else []
+    return groups
 
 
 def _case(

@@ -302,3 +302,14 @@ class TestOtherGpus:
         custom = ask("/srv/x", engine="custom", image="i@sha256:" + "0" * 64, memory="10 GiB", port=9000)
         (group,) = plan(fleet, custom).deployments[0].groups
         assert group.choice.candidate.shape.nodes == ("n1",)
+
+
+def test_a_split_that_cannot_be_served_names_the_one_that_can(sparks, plan, ask):
+    """It had nothing but `needs 3 linked nodes; 2 available`."""
+    three = ask("Qwen/Qwen3.6-27B-FP8", parallel={"tp": 3})
+    (refused,) = plan(sparks(2), three).refused
+    assert refused.nearest == ("fits without `parallel`, as TP=2",)
+    other = ask("openai/gpt-oss-120b", "other", parallel={"tp": 2})
+    assert [one.name for one in plan(sparks(2), three, other).deployments] == ["other"], (
+        "its trial holds no memory"
+    )
