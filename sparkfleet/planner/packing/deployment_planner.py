@@ -153,8 +153,7 @@ def _in_reach(
 def _in_another_split(
     spec: Deployment, variant: Variant, planning: PlanningContext, ledger: MemoryLedger, share: int
 ) -> list[str]:
-    """The split that the planner would choose in place of the deployment's, which no node has room or links for: a rule against
-    that one has its own remedy."""
+    """The split that the planner would choose in place of the deployment's, for which nodes lack room or links."""
     groups = _tried(spec, variant.model_copy(update={"parallel": None}), planning, ledger, share)
     return [f"fits without `parallel`, as {groups[0].choice.candidate.shape.split}"] if groups else []
 
