@@ -100,9 +100,11 @@ class NodeWatch:
                 self._answered[node.name] = began
         self.reports, self._read_at = nodes, self._steady()
         lost = self.lost()
-        away = {*lost, *self._drained()}
+        drained = self._drained()
         self.reports = tuple(
-            node.beside(away).model_copy(update={"silent_s": lost.get(node.name) if node.joined else None})
+            node.beside(lost, drained).model_copy(
+                update={"silent_s": lost.get(node.name) if node.joined else None}
+            )
             for node in nodes
         )
         for node in self.reports:

@@ -458,7 +458,7 @@ RAIL_LOST = _controller(
     "rail_lost",
     "",
     "node netdev",
-    "1 if the rail's netdev has no carrier although the nodes at its ends answer and neither is drained.",
+    "1 if the rail's netdev has no carrier although the nodes at its ends are on and neither is drained.",
 )
 RAIL_CARRIER = _controller(
     "rail_carrier_changes_total",

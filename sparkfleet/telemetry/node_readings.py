@@ -63,7 +63,7 @@ class RailReading(Value):
     peer: str = ""
     """Node at the other end of its cable; "" for a switch."""
     end_away: bool = False
-    """True if the node at one of its ends is drained or does not answer: then nothing needs it, and it may well be down."""
+    """True if the node at one of its ends is drained or off: then nothing needs it, and it may well be down."""
     carrier_changes: int | None = None
     received: int | None = None
     """Bytes through the kernel's network stack."""

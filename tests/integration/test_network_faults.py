@@ -38,6 +38,19 @@ def test_with_both_rails_down_and_the_lan_up_the_node_is_named_and_the_group_com
         assert ranks == [pid], f"on {node}; before: {before}"
 
 
+def test_a_rail_that_is_down_alone_is_named_although_the_node_behind_it_does_not_answer(fleet):
+    fleet.serve(fleet.anew(fleet.spec(HERE)))
+    fleet.lab.cut(LINK, 0)
+    try:
+        fleet.until(lambda: "no answer for" in fleet.ok("status"), timeout=30)
+        time.sleep(5)
+        (down,) = (words for words in fleet.fleet_status()["warnings"] if "no carrier" in words)
+        assert down.startswith("spark1: rail enp1s0f1np1 has no carrier")
+    finally:
+        fleet.lab.mend(LINK, 0)
+    fleet.until(lambda: fleet.fleet_status()["warnings"] == [], timeout=60)
+
+
 def test_with_the_lan_down_and_the_rails_up_everything_serves_and_the_node_is_named(fleet):
     fleet.serve(fleet.anew(fleet.spec(TWO)))
     before = pids(fleet)

@@ -65,10 +65,16 @@ class NodeReport(Value):
         means = f"the cable is out, or {end} off; groups over the link have half of its bandwidth, or none"
         return (*self.spoilt, f"{down}: {means}. Check it: `sparkfleet doctor {self.name}`.")
 
-    def beside(self, away: Collection[str]) -> NodeReport:
-        """The report with the rails marked that have one of these nodes at an end."""
+    def beside(self, lost: Collection[str], drained: Collection[str]) -> NodeReport:
+        """The report with the rails marked that have a drained node at an end, or one that is off.
+
+        A node that does not answer is not off while another rail to it has a carrier: the one that is down may be the
+        reason.
+        """
         if self.readings is None:
             return self
+        lit = {rail.peer for rail in self.readings.rails if rail.up}
+        away = {*drained, *(node for node in lost if node not in lit)}
         rails = tuple(
             rail.model_copy(update={"end_away": self.name in away or rail.peer in away})
             for rail in self.readings.rails
