@@ -176,6 +176,35 @@ class Unique:
         return items
 
 
+class WrittenInt(int):
+    """A whole number of a file, with its text there: `007` is 7, and "007" in a field of text (`AsWritten`)."""
+
+    written: str
+
+
+class WrittenFloat(float):
+    """Any other number of a file, with its text there: `3.10`."""
+
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class AsWritten:
+    """Text for which a file may have a number, without quotes. The text is the number's own, as it is written there."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.text, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"type": "number"}]}
+
+    def text(self, given: Any) -> Any:
+        """The text of a number, and everything else as it is."""
+        return given.written if isinstance(given, WrittenInt | WrittenFloat) else given
+
+
 _PATH = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._+@=,-]+)+/?"
 _PATH_WORDS = "letters, digits and . _ + @ = , - between slashes, without . and .. as parts"
 
@@ -276,6 +305,8 @@ EnvName = Annotated[
 OneLine = Annotated[
     str, Form(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "one line of text without control characters", 65536)
 ]
+ArgumentText = Annotated[OneLine, AsWritten()]
+"""An argument of a command, or the value of a variable."""
 ImageReference = Annotated[
     str,
     Form(

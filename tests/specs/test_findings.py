@@ -65,7 +65,7 @@ def test_an_unknown_method(form: str) -> None:
         ("context: 1.5", "context: found the number 1.5. Expected a whole number."),
         ("context: 0", "context: found the number 0. Expected at least 1."),
         ("engine_args:  # none", "engine_args: found nothing. Expected a list."),
-        ("engine_args: [--port, 80]", "engine_args[1]: found the number 80. Expected text; put it in quotes."),
+        ("engine_args: [--x, true]", "engine_args[1]: found true. Expected text; put it in quotes."),
         (
             'engine_args: ["a\\nb"]',
             'engine_args[0]: found "a\\nb". Expected one line of text without control characters.',
