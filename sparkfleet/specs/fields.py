@@ -59,6 +59,11 @@ def nearest(found: str, known: Iterable[str]) -> str | None:
     return next((names[one] for one in get_close_matches(found.lower(), names, n=1)), None)
 
 
+def thousands(text: str) -> int | None:
+    """131072 for "128K", the way in which people speak of a context; None for any other text."""
+    return int(text[:-1]) * 1024 if re.fullmatch(r"[0-9]{1,6}[kK]", text, re.ASCII) else None
+
+
 def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:
     """The message for a name that is not in `known`. Names in `also` may be suggested, but are not listed."""
     names = tuple(known)

@@ -104,7 +104,9 @@ def test_qwen235b() -> None:
 
 def test_numbers_are_text_as_they_are_written() -> None:
     """`--seed 7` of a shell has no quotes either; "3.10" and "0700" must not become 3.1 and 700."""
-    text = "engine_args: [--seed, 7, --scale, 3.10, --top=1]\nenv: {MASK: 0700, LARGE: 1e10, HEX: 0x1F, NO: no}"
+    text = (
+        "engine_args: [--seed, 7, --scale, 3.10, --top=1]\nenv: {MASK: 0700, LARGE: 1e10, HEX: 0x1F, NO: no}"
+    )
     (variant,) = parse_deployment(f"name: x\nmodel: a/b\n{text}").resolved()
     assert variant.engine_args == ("--seed", "7", "--scale", "3.10", "--top=1")
     assert dict(variant.env) == {"MASK": "0700", "LARGE": "1e10", "HEX": "0x1F", "NO": "no"}

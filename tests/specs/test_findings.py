@@ -130,7 +130,11 @@ def test_a_field_of_the_deployment_in_a_variant() -> None:
 
 def test_a_flag_without_a_field_belongs_to_the_engine_s_arguments() -> None:
     (found,) = problems(with_line("kv_cache_dtype: fp8"))
-    assert ' unknown field "kv_cache_dtype". Known: engine, ' in found
+    assert found.endswith(
+        ' unknown field "kv_cache_dtype". Expected, if it is a flag of the engine: `engine_args: [--kv-cache-dtype, …]`.'
+    )
+    (found,) = problems(with_line("dtype: bf16"))
+    assert ' unknown field "dtype". Known: engine, ' in found
     assert found.endswith(" A flag of the engine is an item of `engine_args`.")
 
 
