@@ -6,11 +6,12 @@ import pytest
 
 from sparkfleet.checkpoints.gguf.gguf_types import GGUF_TYPES
 
-GGML = (
-    *("F32 F16 Q4_0 Q4_1 - - Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K".split()),
-    *("IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16".split()),
-    *("- - - TQ1_0 TQ2_0 - - - MXFP4 NVFP4 Q1_0 Q2_0".split()),
-)
+_ENUM = """
+F32 F16 Q4_0 Q4_1 - - Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K
+IQ2_XXS IQ2_XS IQ3_XXS IQ1_S IQ4_NL IQ3_S IQ2_S IQ4_XS I8 I16 I32 I64 F64 IQ1_M BF16
+- - - TQ1_0 TQ2_0 - - - MXFP4 NVFP4 Q1_0 Q2_0
+"""
+GGML = tuple(_ENUM.split())
 """`enum ggml_type` of ggml.h from 0 on; -: removed from the format."""
 BITS = {
     **{"Q4_0": 4.5, "Q4_1": 5.0, "Q5_0": 5.5, "Q5_1": 6.0, "Q8_0": 8.5, "IQ4_NL": 4.5, "IQ4_XS": 4.25},
