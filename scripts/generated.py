@@ -1,4 +1,4 @@
-"""Writes every file that is made from code or from knowledge, in about a minute; `git diff` shows what a change made of them.
+"""Writes every file that is made from code or knowledge, in about a minute; `git diff` shows what a change made of them.
 
     python scripts/generated.py [--check] [--goldens]
 
@@ -30,8 +30,12 @@ WRITERS: Sequence[tuple[str, ...]] = (
     ("scripts/decisions.py", "--quick"),
     ("scripts/sbom.py",),
 )
-"""Programs that write their files, and with `--check` name those that are not current. Later ones read files of earlier ones."""
-GOLDENS = ("tests/planner/test_golden.py", "tests/planner/test_most_run.py", "tests/cli/planning/test_dry_run.py")
+"""Programs that write their files, and with `--check` name those that are not current; some read files of those before."""
+GOLDENS = (
+    "tests/planner/test_golden.py",
+    "tests/planner/test_most_run.py",
+    "tests/cli/planning/test_dry_run.py",
+)
 
 
 def texts() -> Iterator[tuple[Path, str]]:
@@ -60,7 +64,8 @@ def main(*, check: bool, goldens: bool) -> int:
 
 def _run(*words: str, **variables: str) -> int:
     """Exit code of one of our programs, in this Python."""
-    return subprocess.run([sys.executable, *words], cwd=ROOT, env={**os.environ, **variables}).returncode
+    command, env = [sys.executable, *words], {**os.environ, **variables}
+    return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -63,5 +63,7 @@ def test_every_program_with_a_check_is_run() -> None:
     text = (ROOT / "scripts" / "generated.py").read_text()
     writers = [one for one in (ROOT / "scripts").glob("*.py") if '"--check"' in one.read_text()]
     assert len(writers) > 5
-    assert [one.name for one in writers if one.name != "generated.py" and f"scripts/{one.name}" not in text] == []
+    assert [
+        one.name for one in writers if one.name != "generated.py" and f"scripts/{one.name}" not in text
+    ] == []
     assert all((ROOT / name).exists() for name in re.findall(r'"(tests/[\w/]+\.py)"', text))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkfleet.cli.verbs import VERBS
+
 ROOT = Path(__file__).parents[1]
 COMMAND = (
     "$ sparkfleet plan -i docs/examples/inventory-two-sparks.yaml --assume dgx-spark"
@@ -39,6 +41,11 @@ def plan(tmp_path_factory):
 def test_the_plan_of_the_readme_is_what_the_command_prints(plan):
     shown = (ROOT / "README.md").read_text().partition(COMMAND)[2].partition("```")[0]
     assert shown == plan
+
+
+def test_the_table_of_the_readme_has_every_verb_once():
+    table = (ROOT / "README.md").read_text().partition("| to | type |\n")[2].partition("\n\n")[0]
+    assert sorted(re.findall(r"`([a-z-]+)`", table)) == sorted(VERBS.keys() - {"help", "version"})
 
 
 def test_the_picture_of_the_plan_has_the_same_lines(plan):
