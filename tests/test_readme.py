@@ -68,7 +68,7 @@ def test_the_picture_of_the_plan_has_the_same_lines(plan):
 
 
 def lost_node(text):
-    """What a plan or a page has as *node lost*, without line breaks."""
+    """The line *node lost* of a plan or a page, without line breaks."""
     return " ".join(re.findall(r"node lost +((?:.*\n)(?: {10,}.*\n)*)", text)[0].split())
 
 
