@@ -10,6 +10,7 @@ import huggingface_hub.constants  # noqa: F401  # before the variable is set: th
 import pytest
 from full_record import PIECES, TestRecord, piece_of
 from hypothesis import HealthCheck, settings
+from path_order import in_order_of_the_tree
 
 # A busy machine takes its time; what is slow is measured in benchmarks/, not here. Each run draws other examples: those of a
 # change are many and try fewer each than a full run.
@@ -47,6 +48,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    config.args[:] = in_order_of_the_tree(config.args)
     if config.getoption("--piece"):
         settings.load_profile("full run")
     record = config.getoption("--record")

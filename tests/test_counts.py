@@ -1,6 +1,8 @@
 """Counted figures in documents are those of today's code: one that no test holds is wrong after the next addition."""
 
+import csv
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,17 @@ def test_a_figure_is_what_it_counts(document: str, pattern: str, counted: int) -
     found = re.findall(pattern, (ROOT / document).read_text())
     assert found, f"{document} has no such sentence any more"
     assert [number(one) for one in found] == [counted] * len(found)
+
+
+def test_the_rows_by_nodes_are_those_of_the_measurements() -> None:
+    with (ROOT / "sparkfleet/knowledge/measurements/benchmarks.csv").open(encoding="utf-8") as file:
+        rows = Counter(row["nodes"] for row in csv.DictReader(file))
+    assert set(rows) == {"1", "2", "3", "4"}, "docs/more-sparks.md: nobody has published eight"
+    page = (ROOT / "docs/more-sparks.md").read_text()
+    assert (
+        f"({rows['1']:,} rows of one node, {rows['2']} of two, {rows['3']} of three, {rows['4']} of four)"
+        in page
+    )
 
 
 def test_the_errors_of_predictions_in_the_readme_are_those_of_the_table() -> None:

@@ -14,7 +14,7 @@ from sparkfleet.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    *(ROOT / f"{one}.md" for one in ("README", "SECURITY", "CHANGELOG")),
+    *(ROOT / f"{one}.md" for one in ("README", "SECURITY", "CHANGELOG", "CONTRIBUTING")),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
 SOURCES = sorted(

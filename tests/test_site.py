@@ -42,7 +42,7 @@ def test_every_page_is_in_the_list():
     assert [page for page in pages if f"({page})" not in listed] == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "SECURITY.md"])
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"])
 def test_links_of_pages_outside_of_the_site_have_their_targets(name):
     assert lost_links(ROOT / name) == []
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Collection
 
-from sparkfleet.gateway.access.allowed_paths import MODELS, allowed_methods
+from sparkfleet.gateway.access.allowed_paths import MODELS, allowed_methods, meant_path
 from sparkfleet.gateway.access.cors import allowed_origin, preflight, readable_by
 from sparkfleet.gateway.access.keys import authenticate, expired_key
 from sparkfleet.gateway.access.limits import RequestLimits, check_headers
@@ -227,11 +227,11 @@ class GatewayApp:
             fields += preflight(request.headers, origin)
             return await respond(send, 204, fields, b"")
         if not request.path.startswith("/v1/"):
-            raise no_such_path(request.path)
+            raise no_such_path(request.path, meant_path(request.path))
         record.key = key = self._authenticate(request)
         table = self.proxy.table
         if not allowed:
-            raise no_such_path(request.path)
+            raise no_such_path(request.path, meant_path(request.path))
         if request.method not in allowed:
             raise no_such_method(request.method, allowed)
         if is_local:

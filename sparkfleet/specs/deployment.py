@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 from sparkfleet.specs.external_endpoint import ExternalEndpoint
 from sparkfleet.specs.fields import (
     AliasName,
+    ArgumentText,
     Concurrency,
     Context,
     Domain,
@@ -22,7 +23,6 @@ from sparkfleet.specs.fields import (
     MemorySize,
     ModelId,
     NodeName,
-    OneLine,
     Problem,
     PublicName,
     Spec,
@@ -44,8 +44,8 @@ Objective = Literal["interactive", "throughput", "context"]
 TextKind = Literal["mixed", "prose", "code", "edits", "agent", "json", "math"]
 
 Replicas = Annotated[int, Field(ge=1, le=1024)]
-Arguments = tuple[OneLine, ...]
-Environment = FrozenDict[EnvName, OneLine]
+Arguments = tuple[ArgumentText, ...]
+Environment = FrozenDict[EnvName, ArgumentText]
 Pins = Annotated[tuple[NodeName, ...], Unique()]
 
 
@@ -97,9 +97,9 @@ class Constraints(Spec):
     image: ImageReference | None = None
     """Container image to use instead of a known one; with a digest it cannot change between starts."""
     engine_args: Arguments = ()
-    """Further arguments of the engine's command line, one per item; numbers in quotes."""
+    """Further arguments of the engine's command line, one per item."""
     env: Environment = Field(default=FrozenDict(), repr=False)
-    """Environment variables of the engine; values in quotes. Values may be secret: errors do not show them."""
+    """Environment variables of the engine; true and false in quotes. Values may be secret: errors do not show them."""
     trust_remote_code: bool = False
     """Lets the engine run code of the checkpoint. Requires a model that cannot change: "org/name@commit" with the 40 hex
     digits of a commit, or a directory; and the same of its draft."""

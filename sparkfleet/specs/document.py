@@ -1,7 +1,8 @@
 """Reads YAML text as plain values with their lines, and writes plain values as YAML text.
 
 The values are those of YAML 1.2's core schema: `no`, `on`, `1:30` and `2024-01-01` are text, only true and false are
-booleans. Tags, several documents, repeated keys and keys that are not text are refused; aliases are followed within limits.
+booleans. A number keeps its text, for fields of text that take one. Tags, several documents, repeated keys and keys that are
+not text are refused; aliases are followed within limits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from sparkfleet.specs.fields import Where, escape, quote
+from sparkfleet.specs.fields import Where, WrittenFloat, WrittenInt, escape, quote
 
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
@@ -190,9 +191,13 @@ def _scalar(node: yaml.Node) -> str | int | float | bool | None:
         case "bool":
             return text.lower() == "true"
         case "int":
-            return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+            whole = WrittenInt(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
+            whole.written = text
+            return whole
         case "float":
-            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            number = WrittenFloat(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+            number.written = text
+            return number
     return text
 
 

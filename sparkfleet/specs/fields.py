@@ -59,6 +59,11 @@ def nearest(found: str, known: Iterable[str]) -> str | None:
     return next((names[one] for one in get_close_matches(found.lower(), names, n=1)), None)
 
 
+def thousands(text: str) -> int | None:
+    """131072 for "128K", the way in which people speak of a context; None for any other text."""
+    return int(text[:-1]) * 1024 if re.fullmatch(r"[0-9]{1,6}[kK]", text, re.ASCII) else None
+
+
 def unknown(noun: str, found: str, known: Iterable[str], *, also: Iterable[str] = ()) -> str:
     """The message for a name that is not in `known`. Names in `also` may be suggested, but are not listed."""
     names = tuple(known)
@@ -176,6 +181,35 @@ class Unique:
         return items
 
 
+class WrittenInt(int):
+    """A whole number of a file, with its text there: `007` is 7, and "007" in a field of text (`AsWritten`)."""
+
+    written: str
+
+
+class WrittenFloat(float):
+    """Any other number of a file, with its text there: `3.10`."""
+
+    written: str
+
+
+@dataclass(frozen=True, slots=True)
+class AsWritten:
+    """Text for which a file may have a number, without quotes. The text is the number's own, as it is written there."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.text, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [handler(schema), {"type": "number"}]}
+
+    def text(self, given: Any) -> Any:
+        """The text of a number, and everything else as it is."""
+        return given.written if isinstance(given, WrittenInt | WrittenFloat) else given
+
+
 _PATH = r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._+@=,-]+)+/?"
 _PATH_WORDS = "letters, digits and . _ + @ = , - between slashes, without . and .. as parts"
 
@@ -276,6 +310,8 @@ EnvName = Annotated[
 OneLine = Annotated[
     str, Form(r"[^\x00-\x1f\x7f\ud800-\udfff]*", "one line of text without control characters", 65536)
 ]
+ArgumentText = Annotated[OneLine, AsWritten()]
+"""An argument of a command, or the value of a variable."""
 ImageReference = Annotated[
     str,
     Form(

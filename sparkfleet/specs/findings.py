@@ -22,6 +22,7 @@ from sparkfleet.specs.fields import (
     escape,
     nearest,
     quote,
+    thousands,
     unknown,
 )
 from sparkfleet.specs.flag_fields import field_of
@@ -94,6 +95,11 @@ def _unknown_field(model: type[BaseModel], loc: Where) -> str:
     if own is not None:
         return f'unknown field "{name}", a flag of engines. Expected `{own}`.'
     may_be_flag = "engine_args" in known and nearest(name, known) is None
+    if may_be_flag and re.fullmatch(r"[a-z]+([_-][a-z0-9]+)+", name):
+        flag = name.replace("_", "-")
+        return (
+            f'unknown field "{name}". Expected, if it is a flag of the engine: `engine_args: [--{flag}, …]`.'
+        )
     hint = " A flag of the engine is an item of `engine_args`." if may_be_flag else ""
     return unknown("field", name, known) + hint
 
@@ -126,8 +132,8 @@ def _written(kind: str, field: str, given: Any) -> str | None:
         revision = f"@{at}" if at and (not file or at != MAIN) else ""
         tag = f":{tag_of(unquote(file))}" if file else ""
         return f"`{field}: {page['id']}{revision}{tag}`"
-    if kind == "int_type" and re.fullmatch(r"[0-9]{1,6}[kK]", given):
-        return f"{int(given[:-1]) * 1024}"
+    if kind == "int_type" and (tokens := thousands(given)) is not None:
+        return f"{tokens}"
     return None
 
 

@@ -102,6 +102,18 @@ def test_qwen235b() -> None:
     )
 
 
+def test_numbers_are_text_as_they_are_written() -> None:
+    """`--seed 7` of a shell has no quotes either; "3.10" and "0700" must not become 3.1 and 700."""
+    text = (
+        "engine_args: [--seed, 7, --scale, 3.10, --top=1]\nenv: {MASK: 0700, LARGE: 1e10, HEX: 0x1F, NO: no}"
+    )
+    (variant,) = parse_deployment(f"name: x\nmodel: a/b\n{text}").resolved()
+    assert variant.engine_args == ("--seed", "7", "--scale", "3.10", "--top=1")
+    assert dict(variant.env) == {"MASK": "0700", "LARGE": "1e10", "HEX": "0x1F", "NO": "no"}
+    command = "engine: custom\nmemory: 1 GiB\nmodel: a/b\nport: 8000\ncommand: [serve, --port, 8000]"
+    assert parse_deployment(f"name: x\n{command}").resolved()[0].command == ("serve", "--port", "8000")
+
+
 def test_variants_override_the_deployment() -> None:
     fp8, nvfp4 = parse_deployment(VARIANTS).resolved()
     assert (fp8.engine, fp8.context, dict(fp8.env), fp8.nodes) == ("sglang", 32768, {"A": "1", "B": "1"}, ())
@@ -301,7 +313,7 @@ def test_fields_of_what_is_on_demand_that_contradict_it(given: str, expected: st
 
 
 def test_secrets_are_not_shown() -> None:
-    found = problems(with_line("env: {HF_TOKEN: 4242, OTHER: \"4242\\n\", BAD-NAME: '4242'}"))
+    found = problems(with_line("env: {HF_TOKEN: [4242], OTHER: \"4242\\n\", BAD-NAME: '4242'}"))
     assert [line.split(":")[2] for line in found] == [" env.HF_TOKEN", " env.OTHER", " env.BAD-NAME"]
     assert "4242" not in "".join(found)
     assert "4242" not in repr(parse_deployment(with_line("env: {HF_TOKEN: '4242'}")).resolved())

@@ -65,7 +65,7 @@ def test_an_unknown_method(form: str) -> None:
         ("context: 1.5", "context: found the number 1.5. Expected a whole number."),
         ("context: 0", "context: found the number 0. Expected at least 1."),
         ("engine_args:  # none", "engine_args: found nothing. Expected a list."),
-        ("engine_args: [--port, 80]", "engine_args[1]: found the number 80. Expected text; put it in quotes."),
+        ("engine_args: [--x, true]", "engine_args[1]: found true. Expected text; put it in quotes."),
         (
             'engine_args: ["a\\nb"]',
             'engine_args[0]: found "a\\nb". Expected one line of text without control characters.',
@@ -130,7 +130,11 @@ def test_a_field_of_the_deployment_in_a_variant() -> None:
 
 def test_a_flag_without_a_field_belongs_to_the_engine_s_arguments() -> None:
     (found,) = problems(with_line("kv_cache_dtype: fp8"))
-    assert ' unknown field "kv_cache_dtype". Known: engine, ' in found
+    assert found.endswith(
+        ' unknown field "kv_cache_dtype". Expected, if it is a flag of the engine: `engine_args: [--kv-cache-dtype, …]`.'
+    )
+    (found,) = problems(with_line("dtype: bf16"))
+    assert ' unknown field "dtype". Known: engine, ' in found
     assert found.endswith(" A flag of the engine is an item of `engine_args`.")
 
 

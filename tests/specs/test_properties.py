@@ -157,6 +157,8 @@ def value_like(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             return text_like(schema)
         case "integer":
             return st.integers(schema.get("minimum"), schema.get("maximum"))
+        case "number":
+            return st.integers() | st.floats()
         case "array":
             items = st.nothing() if "$ref" in schema["items"] else value_like(schema["items"])
             return st.lists(

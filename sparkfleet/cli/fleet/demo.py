@@ -79,9 +79,18 @@ async def _serve(session: Session) -> int:
     return await confirm_and_carry_out(session, prepared, "Apply?", True)
 
 
+def _program() -> str:
+    """The program as it can be typed again."""
+    if shutil.which("sparkfleet"):
+        return "sparkfleet"
+    if Path(sys.argv[0]).name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m sparkfleet"
+    return shlex.quote(sys.argv[0])
+
+
 def _hints(endpoint: str, key: Path, inventory: Path) -> str:
     body = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": QUESTION}]}
-    program = "sparkfleet" if shutil.which("sparkfleet") else shlex.quote(sys.argv[0])
+    program = _program()
     of = "" if inventory == DEFAULT_INVENTORY else f" -i {shlex.quote(str(inventory))}"
     return f"""
 Try it by hand:

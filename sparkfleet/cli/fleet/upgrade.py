@@ -49,7 +49,7 @@ async def _upgrade(session: Session, wheels: WheelsOption, *, force: bool, yes: 
     if json:
         print_json({"version": OUTPUT_VERSION, "fleet": session.inventory.fleet, **_document(done)})
         return Exit.DONE
-    for line in _lines(done, len(session.inventory.nodes)):
+    for line in _lines(done, len(session.inventory.nodes), session.inventory.environment):
         console.print(line, markup=False)
     return Exit.DONE
 
@@ -86,9 +86,15 @@ def _document(done: Upgraded) -> dict[str, object]:
     }
 
 
-def _lines(done: Upgraded, nodes: int) -> list[str]:
+def _lines(done: Upgraded, nodes: int, environment: str | None) -> list[str]:
     if not done.changed:
-        return [f"Every node runs sparkfleet {done.version} already. `--force` starts them again."]
+        lines = [f"Every node runs sparkfleet {done.version} already. `--force` starts them again."]
+        if environment is not None:
+            lines.append(
+                f"They run from {environment}, the `environment:` of the inventory. If another build is in it than this"
+                " command, install this one there, then `sparkfleet upgrade --force`; or leave `environment:` out."
+            )
+        return lines
     count = f"{nodes} node{'s' if nodes != 1 else ''}"
     lines = [
         f"{count} changed from sparkfleet {done.former or '?'} to {done.version} in {done.seconds:.0f} s."

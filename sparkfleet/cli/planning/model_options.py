@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 
 from sparkfleet.errors import SpecError
 from sparkfleet.specs.deployment import Deployment
+from sparkfleet.specs.fields import quote, thousands
 from sparkfleet.specs.load import deployment_of, load_deployments
 
 
@@ -36,10 +38,27 @@ class ContentName(StrEnum):
     MATH = "math"
 
 
+def tokens(text: str) -> int:
+    """A number of tokens on a command line.
+
+    Raises:
+        typer.BadParameter: it is none; with the number if it is written as "128K".
+    """
+    if re.fullmatch(r"[1-9][0-9]{0,17}", text, re.ASCII):
+        return int(text)
+    meant = thousands(text)
+    hint = f" Did you mean {meant}?" if meant else ""
+    raise typer.BadParameter(f"found {quote(text)}. Expected a whole number of tokens.{hint}")
+
+
 ContextOption = Annotated[
     int | None,
     typer.Option(
-        "--context", min=1, metavar="TOKENS", help="Tokens of the longest request.", show_default=False
+        "--context",
+        parser=tokens,
+        metavar="TOKENS",
+        help="Tokens of the longest request.",
+        show_default=False,
     ),
 ]
 ConcurrencyOption = Annotated[

@@ -37,9 +37,10 @@ async def prepare_rollback(session: Session, name: str, generation: int | None) 
     wanted = [one for one in able if generation is None or one.generation == generation]
     if not wanted:
         kept = ", ".join(str(one.generation) for one in able) or "none"
+        beside = "" if now is None else f" beside the current one ({now})"
         raise ControlError(
             f"{name} has no {'earlier generation' if generation is None else f'generation {generation} to go back to'}.",
-            do=f"Generations that are kept: {kept}. `sparkfleet history {name}` shows them.",
+            do=f"Generations that are kept{beside}: {kept}. `sparkfleet history {name}` shows them.",
         )
     return await _prepare(session, wanted[-1].spec, wanted[-1].plan)
 

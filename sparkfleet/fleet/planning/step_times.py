@@ -35,6 +35,17 @@ FLEET = "fleet"
 """Subject of steps that do not depend on the deployments."""
 OF_FLEET = frozenset({FleetStep.INSTALLING, FleetStep.STARTING_RAY, FleetStep.JOINING, FleetStep.STOPPING})
 
+OF_ENGINE = frozenset(
+    {
+        FleetStep.STARTING_ENGINE,
+        FleetStep.LOADING,
+        FleetStep.COMPILING,
+        FleetStep.WARMING_UP,
+        FleetStep.FIRST_TOKEN,
+    }
+)
+"""Steps that every start of an engine takes again. Weights and images are staged once, and waiting is of its own day."""
+
 TYPICAL_FLEET_S: Mapping[FleetStep, float] = {FleetStep.STARTING_RAY: 10.0}
 TYPICAL_BUILTIN_S: Mapping[FleetStep, float] = {
     FleetStep.TRAINING: 90.0,
@@ -59,11 +70,15 @@ def load_step_times(file: Path) -> StepTimes:
 
 
 def save_step_times(file: Path, subject: str, times: Mapping[FleetStep, float]) -> None:
-    """Save the durations of a start over the saved ones of the same steps.
+    """Save the durations of a start over the saved ones of the same steps, without those of an engine that it had no more.
 
-    A file that cannot be written is no error: the start has succeeded, and the next one shows older times.
+    A start whose kernels were kept compiles nothing. A file that cannot be written is no error: the start has succeeded, and
+    the next one shows older times.
     """
     known = load_step_times(file)
+    if FleetStep.STARTING_ENGINE in times:
+        before = known.get(subject, {})
+        known[subject] = {step: seconds for step, seconds in before.items() if step not in OF_ENGINE}
     for step, seconds in times.items():
         known.setdefault(FLEET if step in OF_FLEET else subject, {})[step] = round(seconds, 1)
     with contextlib.suppress(OSError):
@@ -77,9 +92,12 @@ def started_by(plans: tuple[DeploymentPlan, ...]) -> str:
 
 
 def last_start_s(known: StepTimes, plan: DeploymentPlan) -> float | None:
-    """Seconds that the last start of a plan's engines took, without the fleet's own steps; None if there was none. Pure."""
+    """Seconds of the last start of a plan's engines, from their command to the first token; None if there was none. Pure.
+
+    A download before it, which a change does not repeat, is not counted.
+    """
     steps = known.get(started_by((plan,)), {})
-    return sum(steps.values()) or None
+    return sum(seconds for step, seconds in steps.items() if step in OF_ENGINE) or None
 
 
 def expected_times(known: StepTimes, subject: str) -> dict[FleetStep, ExpectedTime]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 MODELS = "/v1/models"
 """Path that the gateway answers itself."""
@@ -38,6 +39,8 @@ POSTED = frozenset(
     }
 )
 """Paths of requests to models. Each is a value of the label `path` in metrics."""
+LONGEST_MEANT = 128
+"""Characters of a path that are compared with known ones: comparing is quadratic."""
 _MAKE = ("POST",)
 _ID = r"[A-Za-z0-9_~:@-][A-Za-z0-9._~:@-]*"
 _WITH_ID: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
@@ -60,6 +63,16 @@ def allowed_methods(path: str, named: Iterable[str] = ()) -> tuple[str, ...]:
         if pattern.fullmatch(path):
             return methods
     return _EVERY if is_named(path, named) else ()
+
+
+def meant_path(path: str) -> str:
+    """The path of the API that a client with a wrong base URL, or a person with a typo, meant; "" if none is near."""
+    if len(path) > LONGEST_MEANT:
+        return ""
+    inside = re.sub(r"^(?:/+v1(?=/|$))*/*", "/v1/", path).rstrip("/")
+    if inside == MODELS or allowed_methods(inside):
+        return inside
+    return next(iter(get_close_matches(inside, (*sorted(POSTED), MODELS), n=1, cutoff=0.85)), "")
 
 
 def path_label(path: str) -> str:

@@ -220,17 +220,28 @@ def _no_response(what: str, do: str) -> ApiError:
     return ApiError(what, do=do, status=404, code="response_not_found", kind="not_found")
 
 
-def no_such_path(path: str) -> ApiError:
-    """404: the API has no such path."""
+def no_such_path(path: str, meant: str = "") -> ApiError:
+    """404: the API has no such path. `meant`: the one that it has and that was probably meant."""
     name = path.removeprefix("/v1/").removeprefix("messages/").partition("/")[0]
     absent = _ABSENT.get(name)
     return ApiError(
         absent.what if absent else f'Unknown path: "{shortened(path)}".',
-        do=absent.do if absent else "GET /v1 lists the usual paths; `endpoints` of a deployment adds others.",
+        do=absent.do if absent else _other_path(path.rstrip("/"), meant),
         status=404,
         code="not_found",
         kind="not_found",
     )
+
+
+def _other_path(given: str, meant: str) -> str:
+    """The base URL, if that of the client is wrong by a /v1, or the nearest path."""
+    if not meant:
+        return "GET /v1 lists the usual paths; `endpoints` of a deployment adds others."
+    if given != meant and given.endswith(meant):
+        return f"It is {meant}: this client adds /v1 by itself, so give it the base URL without /v1."
+    if given != meant and meant.endswith(given):
+        return f"It is {meant}: give this client the base URL with /v1 at its end."
+    return f'Did you mean "{meant}"? GET /v1 lists the usual paths.'
 
 
 def no_such_method(method: str, allowed: Iterable[str]) -> ApiError:

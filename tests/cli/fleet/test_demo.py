@@ -1,6 +1,7 @@
 """`sparkfleet demo` on a fake fleet: the question, its answer, where the time went, and how to go on."""
 
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -69,6 +70,19 @@ def test_the_answer_comes_with_where_the_time_went(demo, asked):
     assert re.search(r"curl http://127\.0\.0\.1:8000/v1/chat/completions .*/demo-test/demo\.key", out)
     assert re.search(r"^  \S+ down$", out, re.MULTILINE)
     assert Path("inventory.yaml").exists(), "a fleet of this machine"
+
+
+@pytest.mark.parametrize(
+    ("typed", "program"),
+    [
+        ("/opt/sparkfleet", "/opt/sparkfleet"),
+        ("/x/sparkfleet/__main__.py", f"{sys.executable} -m sparkfleet"),
+    ],
+)
+def test_the_program_can_be_typed_as_it_was(monkeypatch, typed, program):
+    monkeypatch.setattr(module.shutil, "which", lambda name: None)
+    monkeypatch.setattr(module.sys, "argv", [typed, "demo"])
+    assert f"  {program} status\n" in module._hints("http://h/v1", Path("k"), module.DEFAULT_INVENTORY)
 
 
 def test_what_could_not_be_served_is_not_asked(demo, asked):

@@ -6,7 +6,7 @@ import pytest
 
 from sparkfleet import __version__
 from sparkfleet.cli.fleet import upgrade
-from sparkfleet.fleet.lifecycle.upgrade import UpgradePlan
+from sparkfleet.fleet.lifecycle.upgrade import Upgraded, UpgradePlan
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,16 @@ def test_the_version_that_runs_already_is_no_upgrade(former: str, words: str) ->
     session = SimpleNamespace(inventory=SimpleNamespace(fleet="home", nodes={"a": None}))
     plan = UpgradePlan(former, {"a": None}, frozenset())
     assert upgrade._question(session, plan).startswith(words)
+
+
+def test_an_environment_of_the_owner_is_named_if_nothing_changed() -> None:
+    """A command of another build was sent to `upgrade`, which had nothing to install there and named no way out."""
+    same = Upgraded(__version__, __version__, changed=False)
+    assert upgrade._lines(same, 2, None) == [
+        f"Every node runs sparkfleet {__version__} already. `--force` starts them again."
+    ]
+    assert "`sparkfleet upgrade --force`" in upgrade._lines(same, 2, "/opt/venv/bin/python")[1]
+    assert "/opt/venv/bin/python, the `environment:`" in upgrade._lines(same, 2, "/opt/venv/bin/python")[1]
 
 
 def test_what_is_on_demand_and_loaded_is_named_as_unloaded() -> None:

@@ -148,6 +148,19 @@ class TestWithoutFiles:
         assert code == Exit.ERROR
         assert "--context 1000000000000: Input should be less than or equal to" in err
 
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ("128K", "Expected a whole number of tokens. Did you mean 131072?"),
+            ("0", 'found "0". Expected a whole number of tokens.'),
+            ("1e5", 'found "1e5". Expected a whole number of tokens.'),
+        ],
+    )
+    def test_a_context_that_is_no_number_has_the_number_that_is_meant(self, sparkfleet, given, expected):
+        code, out, err = sparkfleet("plan", "openai/gpt-oss-20b", "--sparks", "1", "--context", given)
+        assert (code, out) == (Exit.ERROR, "")
+        assert expected in err
+
     def test_a_name_that_is_nearly_a_known_one_is_planned_with_a_warning(self, sparkfleet):
         code, out, err = sparkfleet("plan", "nvidia/Qwen3.8-27B-NVFP5", "--sparks", "1", "--offline")
         assert code == Exit.PENDING

@@ -160,6 +160,20 @@ def test_the_last_start_of_a_plan_is_the_sum_of_its_steps():
     assert last_start_s({}, made) is None
 
 
+def test_the_last_start_of_a_plan_is_without_what_is_done_once(tmp_path):
+    """After a first apply with an hour of download each plan had "the last start took 64 min", and so had `status`."""
+    file, made = tmp_path / "times.json", plan()
+    subject = started_by((made,))
+    first = {FleetStep.STAGING: 3600.0, FleetStep.WAITING: 30.0, FleetStep.STARTING_ENGINE: 20.0}
+    save_step_times(file, subject, {**first, LOADING: 100.0, FleetStep.COMPILING: 90.0, WARMING: 10.0})
+    assert last_start_s(load_step_times(file), made) == 220.0
+    save_step_times(file, subject, {FleetStep.STARTING_ENGINE: 20.0, LOADING: 90.0, WARMING: 10.0})
+    assert last_start_s(load_step_times(file), made) == 120.0, "its kernels were kept, so it compiled nothing"
+    assert load_step_times(file)[subject][FleetStep.STAGING] == 3600.0, "expected of the next download"
+    save_step_times(file, subject, {FleetStep.STAGING: 60.0})
+    assert last_start_s(load_step_times(file), made) == 120.0, "nothing was started"
+
+
 def test_a_file_that_cannot_be_written_is_no_error(tmp_path):
     """A start that has succeeded ended with an error."""
     (tmp_path / "file").write_text("in the way of a directory")

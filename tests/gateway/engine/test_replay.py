@@ -173,6 +173,7 @@ NOT_THE_SAME: dict[str, dict[str, Any]] = {
     "sampled": {"temperature": 0.7},
     "no temperature": {"temperature": None},
     "two choices": {"n": 2},
+    "the better of two": {"best_of": 2},
     "stop string": {"stop": ["x"]},
     "log probabilities": {"logprobs": True},
     "penalty of the answer": {"presence_penalty": 0.5},

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sparkfleet.gateway.access.allowed_paths import meant_path
 from sparkfleet.gateway.errors import request_errors
 
 
@@ -24,3 +25,23 @@ def test_an_api_that_no_model_can_have_is_refused_with_what_to_do_instead(
     assert (made.status, made.code) == (404, "not_found")
     assert what in made.what
     assert do in made.do
+
+
+@pytest.mark.parametrize(
+    ("path", "do"),
+    [
+        ("/v1/v1/messages", "It is /v1/messages: this client adds /v1 by itself, so give it the base URL without /v1."),
+        ("/v1/v1/models/", "It is /v1/models: this client adds /v1 by itself, so give it the base URL without /v1."),
+        ("/chat/completions", "It is /v1/chat/completions: give this client the base URL with /v1 at its end."),
+        ("/models", "It is /v1/models: give this client the base URL with /v1 at its end."),
+        ("/responses/resp_1", "It is /v1/responses/resp_1: give this client the base URL with /v1 at its end."),
+        ("/v1/chat/completion", 'Did you mean "/v1/chat/completions"? GET /v1 lists the usual paths.'),
+        ("/v1/chat/completions/", 'Did you mean "/v1/chat/completions"?'),
+        ("/v1/" + "a" * 9000, "GET /v1 lists"),
+        ("/v1", "GET /v1 lists"),
+        ("", "GET /v1 lists"),
+        ("/v10/messages", 'Did you mean "/v1/messages"?'),
+    ],
+)  # fmt: skip
+def test_a_wrong_base_url_is_named(path: str, do: str) -> None:
+    assert request_errors.no_such_path(path, meant_path(path)).do.startswith(do)

@@ -56,6 +56,19 @@ def test_drafters_read_keys_and_values_of_their_own() -> None:
     assert kv("ngram", 4) == kv("none", 0)
 
 
+def test_an_mtp_head_of_experts_reads_those_that_its_tokens_pick() -> None:
+    """One layer of Qwen3.6-35B-A3B: 256 experts of three matrices of 2048 x 512, of which a token picks 8."""
+    one, two = (setup("Qwen/Qwen3.6-35B-A3B", "fp8", method="mtp", k=3, tp=tp) for tp in (1, 2))
+    mtp = one.shape.part("mtp")
+    layer = 256 * 3 * 2048 * 512 * (mtp.bits if mtp else 16) / 8
+    assert costs(one).drafted_experts == pytest.approx(layer, rel=0.01)
+    assert costs(two).drafted_experts == pytest.approx(layer / 2, rel=0.01)
+    cost = costs(one)
+    passes = [step_terms(one, cost, batch, 4, 100)["draft"] for batch in (1, 100)]
+    # More requests pick more of the layer's experts: at most 256 / 8 times as many.
+    assert passes[0] < passes[1] < passes[0] * 256 / 8
+
+
 def test_a_prompt_does_not_pass_the_head() -> None:
     one = setup("Qwen/Qwen3.6-35B-A3B", "bf16")
     cost = costs(one)

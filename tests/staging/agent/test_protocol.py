@@ -6,7 +6,8 @@ import json
 import sys
 from types import SimpleNamespace
 
-from sparkfleet.staging.agent.protocol import program
+from sparkfleet.staging.agent import protocol
+from sparkfleet.staging.agent.protocol import EVERY_S, LineReporter, program
 from sparkfleet.staging.agent.scan import LookRequest
 
 
@@ -22,3 +23,21 @@ def test_a_directory_of_root_has_its_reason_and_the_command(monkeypatch, capfd):
     assert told["what"] == "/home/nvidia/.cache/huggingface/hub: Permission denied."
     assert "A container that ran as root" in told["means"]
     assert "`sparkfleet doctor` has the command" in told["do"]
+
+
+def test_progress_is_reported_at_intervals_and_at_the_end(monkeypatch, capfd):
+    """A line is also what ends a copy whose caller is gone, so there has to be one now and then."""
+    at_s = 1000.0
+    monkeypatch.setattr(protocol.time, "monotonic", lambda: at_s)
+    reporter = LineReporter()
+    for step in range(6):
+        reporter.progress(step, 10)
+        at_s += EVERY_S / 2
+    reporter.progress(10, 10, now=True)
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [(one["event"], one["done_bytes"]) for one in lines] == [
+        ("progress", 0),
+        ("progress", 2),
+        ("progress", 4),
+        ("progress", 10),
+    ]
