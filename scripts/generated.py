@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sparkfleet.cli import completion_table
+from sparkfleet.cli import completion, completion_table
 from sparkfleet.knowledge.rules import rules_page
 from sparkfleet.knowledge.rules.rules import load_book
 
@@ -41,7 +41,7 @@ GOLDENS = (
 def texts() -> Iterator[tuple[Path, str]]:
     """Files that have no program of their own, with their content."""
     yield ROOT / "docs" / "rules.md", rules_page.render(load_book())
-    yield completion_table.FILE, completion_table.text()
+    yield completion.FILE, completion_table.text()
 
 
 def main(*, check: bool, goldens: bool) -> int:

@@ -20,7 +20,7 @@ from sparkfleet.knowledge.measurements import architectures, siblings
 from sparkfleet.knowledge.models.gguf_formats import gguf_name, stem_of
 from sparkfleet.knowledge.models.model_names import matches
 from sparkfleet.knowledge.models.published_checkpoints import load_published, published
-from sparkfleet.knowledge.models.published_ggufs import GGUFS, as_gguf, published_gguf
+from sparkfleet.knowledge.models.published_ggufs import GGUFS, as_gguf, keeps_mxfp4, published_gguf
 from sparkfleet.specs.model_name import ModelName, base_name
 from sparkfleet.units import gb
 from sparkfleet.values import Value
@@ -203,11 +203,26 @@ def _known_gguf(name: ModelName) -> Checkpoint | None:
             means="Each is a checkpoint of its own, with its own size, speed and quality.",
             do=f"Name one as its files do, such as `model: {name.base}:Q4_K_M`.",
         )
-    shapes = known_as(stem_of(name.base) if entry is None else entry.model, "bf16")
+    made_of = stem_of(name.base) if entry is None else entry.model
+    shapes = known_as(made_of, "bf16")
     if shapes is None:
         return None
     named = ModelName(name.base, tag=name.tag if entry is None else entry.name.tag)
-    return as_gguf(_licensed(shapes), named, entry)
+    return as_gguf(_licensed(shapes), named, entry, native_mxfp4=_keeps_mxfp4(made_of))
+
+
+def _keeps_mxfp4(model: str) -> bool:
+    """True if all GGUFs of a model have the maker's experts in MXFP4.
+
+    Not of one whose name has more words than the maker's: a fine-tune of gpt-oss in 16 bits is quantised like other models.
+    """
+    shapes = config_name(model)
+    if shapes is None:
+        return False
+    maker = shapes.partition("/")[0]
+    own = f"{maker}/{model.rpartition('/')[2].lower().removeprefix(f'{maker}_')}"
+    found = checkpoint_if_known(own) if _entry_of(own) is not None else None
+    return found is not None and keeps_mxfp4(found)
 
 
 def ggufs_of(checkpoint: Checkpoint) -> tuple[Checkpoint, ...]:

@@ -130,21 +130,27 @@ def _by_repository() -> dict[str, tuple[PublishedGguf, ...]]:
     return found
 
 
-def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) -> Checkpoint:
+def as_gguf(
+    shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None, *, native_mxfp4: bool = False
+) -> Checkpoint:
     """A model's shapes with the weights stored as a GGUF of that tag.
 
     Args:
         shapes: of the model, in any format.
         name: the GGUF's, with its tag.
         entry: what is published of it; None if nothing is: its files are named as they usually are.
+        native_mxfp4: the maker's experts are in MXFP4, and stay so whatever the tag (`keeps_mxfp4`).
 
     Raises:
         FactError: the tag names no known quantisation.
     """
-    stored = _stored_format(shapes, name)
+    tag = _format_of_tag(name)
+    stored = "gguf-mxfp4" if native_mxfp4 else tag
     form = physics().formats[stored]
     format_name = stored if stored in WHOLE_BITS else form.klass
     bits = bits_of_parts(form)
+    if native_mxfp4 and tag == "bf16":
+        bits = {**dict.fromkeys(bits, 16.0), Part.EXPERTS: bits[Part.EXPERTS]}
     mtp = _mtp(shapes, name, entry)
     parameters = shapes.parameters_by_part()
     weights = tuple(
@@ -179,7 +185,7 @@ def as_gguf(shapes: Checkpoint, name: ModelName, entry: PublishedGguf | None) ->
     return known.model_copy(update={"weights": (*known.weights, *tower), "bytes_on_disk": size})
 
 
-def _stored_format(shapes: Checkpoint, name: ModelName) -> str:
+def _format_of_tag(name: ModelName) -> str:
     """The format of most weights of a tag. Raises FactError for a tag that names no known quantisation."""
     stored = format_of_tag(name.tag)
     if stored is None:
@@ -188,7 +194,7 @@ def _stored_format(shapes: Checkpoint, name: ModelName) -> str:
             means="Without it neither its size nor its speed can be derived.",
             do="Name the tag as the files of the repository have it, such as Q4_K_M, UD-Q4_K_XL, MXFP4 or BF16.",
         )
-    return "gguf-mxfp4" if stored != "bf16" and keeps_mxfp4(shapes) else stored
+    return stored
 
 
 def _files(name: ModelName, entry: PublishedGguf | None) -> GgufFiles:

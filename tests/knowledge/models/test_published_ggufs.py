@@ -4,7 +4,7 @@ from sparkfleet.checkpoints.arch.weight_parts import Part
 from sparkfleet.errors import FactError
 from sparkfleet.knowledge.models.gguf_formats import format_of_tag
 from sparkfleet.knowledge.models.known_models import ggufs_of, known_checkpoint
-from sparkfleet.knowledge.models.published_ggufs import GGUFS
+from sparkfleet.knowledge.models.published_ggufs import GGUFS, keeps_mxfp4
 from sparkfleet.perf.weight_formats import format_of
 
 ALL = GGUFS.content.ggufs
@@ -81,3 +81,40 @@ def test_the_ggufs_of_a_model():
     assert ggufs_of(known_checkpoint("Qwen/Qwen3.6-35B-A3B-FP8"))[0].id.startswith("unsloth/Qwen3.6-35B-A3B")
     assert ggufs_of(known_checkpoint("Qwen/Qwen3.6-27B-FP8")) == ()
     assert ggufs_of(known_checkpoint("ggml-org/gpt-oss-120b-GGUF:MXFP4")) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("openai/gpt-oss-20b", True),  # hidden size 2880, which blocks of 256 do not divide
+        ("openai/gpt-oss-120b", True),
+        ("deepseek-ai/DeepSeek-V4-Flash", False),  # 4096: its experts are quantised again
+        ("Qwen/Qwen3.6-27B-FP8", False),
+    ],
+)
+def test_experts_in_mxfp4_that_no_block_divides_stay_so(name, kept):
+    assert keeps_mxfp4(known_checkpoint(name)) is kept
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        # GiB of the files as published (llama-bench of F16: community.frame.work, topic 73280), Q2_K and Q8_0: their lists.
+        ("unsloth/gpt-oss-120b-GGUF:F16", 60.9),
+        ("unsloth/gpt-oss-120b-GGUF:Q2_K", 58.3),
+        ("unsloth/gpt-oss-120b-GGUF:Q8_0", 59.0),
+        ("bartowski/openai_gpt-oss-120b-GGUF:Q6_K", 58.9),
+    ],
+)
+def test_every_quantisation_of_gpt_oss_has_the_makers_experts(name, published):
+    """Q8_0 was planned with 116 GiB: "nothing in this fleet can serve it", on the Spark on which most owners run it."""
+    found = known_checkpoint(name)
+    assert format_of(found) == "gguf-mxfp4"
+    assert found.bytes_on_disk / 2**30 == pytest.approx(published, rel=0.02)
+
+
+def test_a_fine_tune_in_16_bits_is_quantised_like_any_other_model():
+    """autotrust's Q8_0 has 115.7 GB."""
+    found = known_checkpoint("autotrust/gpt-oss-120b-Fable-5-Distilled-GGUF:Q8_0")
+    assert format_of(found) == "q8_0"
+    assert found.bytes_on_disk / 1e9 == pytest.approx(115.7, rel=0.1)
