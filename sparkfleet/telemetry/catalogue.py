@@ -417,7 +417,7 @@ GPU_THROTTLED = _controller(
     "node_gpu_throttled",
     "",
     "node gpu",
-    "1 if hardware holds the clock down: slowdown, heat, or the power brake.",
+    "1 if heat or the power supply holds the clock down: a slowdown by the driver or the hardware, or the power brake.",
 )
 NODE_TEMPERATURE = _controller(
     "node_temperature_celsius", "celsius", "node", "Highest of the node's thermal zones."
@@ -442,6 +442,12 @@ NODE_NO_MEMORY_LAST = _controller(
     "timestamp",
     "node",
     "Time of the last NV_ERR_NO_MEMORY line.",
+)
+GPU_READABLE = _controller(
+    "node_gpu_readable",
+    "",
+    "node",
+    "0 if the node's GPU cannot be read: lost, or its driver hangs; absent on a node without a GPU.",
 )
 NODE_LOG_READABLE = _controller(
     "node_kernel_log_readable",

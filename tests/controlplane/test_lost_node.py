@@ -140,6 +140,25 @@ async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_ev
     assert world.controller.queries.status().warnings == ()
 
 
+async def test_a_gpu_that_cannot_be_read_is_a_warning_and_an_event(world):
+    """Its series ended, and nothing else showed it: `status` had the node as joined with so much memory available."""
+    sound = world.nodes.look
+    await world.look()
+    slow = NODE.readings.slow.model_copy(update={"gpus": None, "gpu_trouble": "nvidia-smi finds no GPU."})
+    readings = NODE.readings.model_copy(update={"slow": slow, "rails": ()})
+
+    async def look():
+        return tuple(node.model_copy(update={"readings": readings}) for node in await sound())
+
+    world.nodes.look = look
+    await world.look()
+    await world.look()
+    (warning,) = world.controller.queries.status().warnings
+    assert warning.startswith("this: the GPU cannot be read: nvidia-smi finds no GPU. No engine starts here")
+    assert warning.endswith("`sparkfleet doctor this`.")
+    assert len([one for one in world.store.events.read() if "cannot be read" in one.message]) == 1
+
+
 @pytest.mark.parametrize(
     ("ups", "named"),
     [
