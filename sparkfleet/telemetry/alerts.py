@@ -299,8 +299,8 @@ NODES = (
         means="The driver has lost it or hangs: engines on the node stop or hang, and none starts. Its heat, power and clock"
         " are not known, so GpuHot, GpuThrottled and PowerWedge cannot fire.",
         look="`sparkfleet doctor {{ $labels.node }}`: the reason.",
-        do="`sudo reboot` on the node, by its power button if that hangs. If it is not found then either, shut down and unplug"
-        " the power for five minutes.",
+        do="`sudo reboot` on the node, by its power button if that hangs. If it is not found then either, shut down and"
+        " unplug the power for five minutes.",
     ),
     _alert(
         "KernelLogUnread",
@@ -354,8 +354,8 @@ NODES = (
         "warning",
         summary="{{ $labels.node }}: its hottest thermal zone has {{ $value }} °C.",
         means="The fans run too slowly for the load; a Spark powers off at about 105 °C, and leaves no line in its log.",
-        look="`sparkfleet doctor {{ $labels.node }}`; `fwupdmgr get-devices` on the node: the firmware 0x0300… of the embedded"
-        " controller (EC) is known for it.",
+        look="`sparkfleet doctor {{ $labels.node }}`; `fwupdmgr get-devices` on the node: the firmware 0x0300… of the"
+        " embedded controller (EC) is known for it.",
         do="`sudo nvidia-smi -lgc 200,2150` on the node at once; then airflow, and the EC's firmware.",
     ),
     _alert(

@@ -10,7 +10,7 @@ from sparkfleet.doctor.checks.agreement import differing, values
 from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
-from sparkfleet.hostfacts.gpu import SLOWDOWNS, LOST, GpuState
+from sparkfleet.hostfacts.gpu import LOST, SLOWDOWNS, GpuState
 from sparkfleet.hostfacts.machine import MachineIdentity
 
 SPARK_CAPABILITY = "12.1"
