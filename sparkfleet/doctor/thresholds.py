@@ -45,7 +45,7 @@ HOT_GPU_C = 85.0
 """68 to 79 °C in soaks, unthrottled (rhattala/dgx-spark-bench, 0xBakeer/inference-atlas)."""
 HOT_ZONE_C = 95.0
 """96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules/rules.yaml ec-fan-regression). At 104.8 °C the
-machine powers off (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark, pull request 74), without a line in a log (issue 146)."""
+machine powers off (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark, pull request 74) without a line in a log (issue 146)."""
 
 CLOCK_SKEW_S = 1.0
 """TLS and tokens begin to fail somewhere above. Chosen here."""
