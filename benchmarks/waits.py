@@ -1,5 +1,5 @@
 """Processor time and delay of a reader of vLLM's message queue, with vLLM's own waits and with the bounds of
-`sparkfleet/engines/bounded_waits.py`.
+`sparkfleet/engines/vllm_plugins/bounded_waits.py`.
 
     python benchmarks/waits.py                      # a message every 25 ms, as a step of a model at 40 tok/s
     python benchmarks/waits.py --every-ms 8 --json
@@ -30,7 +30,7 @@ def read(handle: Any, messages: int, bounded: bool, out: Connection) -> None:
     from vllm.distributed.device_communicators.shm_broadcast import MessageQueue
 
     if bounded:
-        from sparkfleet.engines import bounded_waits
+        from sparkfleet.engines.vllm_plugins import bounded_waits
 
         os.environ[bounded_waits.SPIN] = SPIN_S
         bounded_waits.register()

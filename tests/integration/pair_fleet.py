@@ -15,7 +15,7 @@ from lab_fleet import UNCOMPILED, LabFleet, lab_of
 from node_environment import node_environment
 from stand_in import faked, stand_in
 
-from sparkfleet.engines.bounded_waits import SPIN
+from sparkfleet.engines.vllm_plugins.bounded_waits import SPIN
 
 LINK = "spark1-spark2"
 NODES = ("spark1", "spark2")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.resources import files
 
 from sparkfleet.engines.base import LaunchFile, RankContext
-from sparkfleet.engines.bounded_waits import SPIN
 from sparkfleet.engines.guarded import GUARD, START
 from sparkfleet.engines.nccl_env import Pairs, merged
-from sparkfleet.engines.vllm_cpu import cpu_files
+from sparkfleet.engines.vllm_plugins.bounded_waits import SPIN
+from sparkfleet.engines.vllm_plugins.cpu_build import cpu_files
 from sparkfleet.planner.types.plan import Candidate
 
 _PLUGIN = "sparkfleet_waits"
@@ -16,8 +16,10 @@ _HOME = f"{_PLUGIN}-1.dist-info"
 WAITS = (
     LaunchFile(
         name=f"{_PLUGIN}.py",
-        text=files("sparkfleet.engines").joinpath("bounded_waits.py").read_text(encoding="utf-8"),
-        about="sparkfleet/engines/bounded_waits.py: vLLM's processes sleep between two steps instead of spinning",
+        text=files("sparkfleet.engines.vllm_plugins")
+        .joinpath("bounded_waits.py")
+        .read_text(encoding="utf-8"),
+        about="sparkfleet/engines/vllm_plugins/bounded_waits.py: vLLM's processes sleep between steps, and do not spin",
     ),
     LaunchFile(
         name=f"{_HOME}/METADATA",

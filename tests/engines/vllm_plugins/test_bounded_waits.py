@@ -5,10 +5,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from sparkfleet.engines import bounded_waits
-from sparkfleet.engines.bounded_waits import SLEEP_MS, SPIN
 from sparkfleet.engines.registry import engine_by_name
-from sparkfleet.engines.vllm_files import WAITS
+from sparkfleet.engines.vllm_plugins import bounded_waits
+from sparkfleet.engines.vllm_plugins.bounded_waits import SLEEP_MS, SPIN
+from sparkfleet.engines.vllm_plugins.rank_files import WAITS
 
 VLLM = engine_by_name("vllm")
 PLACE = "vllm.distributed.device_communicators"

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from sparkfleet.engines.bounded_waits import SPIN
-from sparkfleet.engines.vllm_files import WAITS
+from sparkfleet.engines.vllm_plugins.bounded_waits import SPIN
+from sparkfleet.engines.vllm_plugins.rank_files import WAITS
 
 pytestmark = [
     pytest.mark.integration,
