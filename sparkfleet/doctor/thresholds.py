@@ -47,6 +47,8 @@ HOT_ZONE_C = 95.0
 """96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules/rules.yaml ec-fan-regression). At 104.8 °C the
 machine powers off (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark, pull request 74) without a line in a log (issue 146)."""
 
+ENDED_S = 7 * 86_400
+"""Time for which an end without a shutdown is reported. Chosen here."""
 CLOCK_SKEW_S = 1.0
 """TLS and tokens begin to fail somewhere above. Chosen here."""
 DISK_HEADROOM = 1.1

@@ -229,6 +229,27 @@ async def test_a_node_with_another_boot_is_an_event_and_one_that_is_seen_first_i
     assert await reboots(world) == ["this rebooted: its engines ended with it"]
 
 
+async def test_a_node_that_went_off_and_is_back_has_its_last_readings_in_the_event(world):
+    """A Spark that is too hot, or whose memory is full, goes off without a line in a log of its own."""
+    sound, slow = world.nodes.look, NODE.readings.slow.model_copy(update={"temperature_c": 97.0})
+    hot = {
+        "readings": NODE.readings.model_copy(update={"slow": slow}),
+        "memory_total": 128 << 30,
+        "memory_available": 2 << 30,
+    }
+
+    async def look():
+        return tuple(node.model_copy(update=hot) for node in await sound())
+
+    world.nodes.look = look
+    await world.look()
+    world.nodes.look = sound
+    world.nodes.boots = {"this": "second"}
+    (message,) = await reboots(world)
+    heat = "Its last readings: the hottest thermal zone at 97 °C, the GPU at 60 °C, 2 of 128 GiB available"
+    assert message.endswith(heat)
+
+
 async def test_a_reboot_is_known_to_the_controller_that_starts_after_it_and_named_once(world):
     """A power cut ends the head and its controller as well."""
     await world.look()

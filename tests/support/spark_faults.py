@@ -1,6 +1,7 @@
 """Faults of two Sparks: each function changes what their channels answer."""
 
 import re
+import time
 
 from sparks import RAILS, capture, host_key, netdev
 
@@ -9,6 +10,7 @@ from sparkfleet.hostfacts.clock import ReadClock
 from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog
+from sparkfleet.hostfacts.last_boot import ReadLastBoot
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
 from sparkfleet.hostfacts.memory import ReadKernel
 from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
@@ -164,6 +166,16 @@ def out_of_gpu_memory(a, b):
 
 def xid(a, b):
     b.answers[ReadKernelLog.argv] = "NVRM: Xid (PCI:000f:01:00): 119, pid=1, Timeout\n"
+
+
+def cut_off(a, b):
+    """The power went off an hour ago: the last line is one of anything."""
+    at = time.time() - 3600
+    lines = (
+        "kernel: pcieport 0000:00:00.0: AER: Multiple Uncorrectable (Fatal) error message received",
+        "CRON[1]: hourly",
+    )
+    b.answers[ReadLastBoot.argv] = "".join(f"{at + count:.6f} {line}\n" for count, line in enumerate(lines))
 
 
 def skewed(a, b):
