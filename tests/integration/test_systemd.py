@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from fleet_commands import FleetCommands
 from node_environment import node_environment
 
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE, TABLE
+from sparkfleet.hostfacts.last_boot import ReadLastBoot
 from sparkfleet.install.removal_program import OF_ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.xdist_group("machines")]
@@ -254,6 +256,8 @@ def test_a_machine_that_boots_again_has_its_rails_and_serves(serving, node, end)
     assert TABLE in serving.tables(node)
     serving.serves()
     assert serving.machines.root(node, "systemctl --failed --no-legend").stdout == ""
+    last = serving.machines.root(node, f"/usr/bin/{shlex.join(ReadLastBoot.argv)}")
+    assert ReadLastBoot.answer(last.returncode, last.stdout, last.stderr).in_order == (end == "reboot")
 
 
 def test_uninstall_prints_what_root_has_to_remove_and_nothing_is_left(serving):
