@@ -27,7 +27,7 @@ from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog, ReadPackages
 from sparkfleet.hostfacts.last_boot import ReadLastBoot
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity, ReadPciDevices
-from sparkfleet.hostfacts.memory import ReadKernel, ReadMemoryMap
+from sparkfleet.hostfacts.memory import ReadFreeBlocks, ReadKernel, ReadMemoryMap
 from sparkfleet.hostfacts.network.ethtool import ReadFec, ReadLinkSettings
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.network.netdev import ReadNetdevs
@@ -82,6 +82,7 @@ FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
     ("gpus", ReadGpuState),
     ("gpu_processes", ReadGpuProcesses),
     ("memory", ReadMemoryMap),
+    ("free_blocks", ReadFreeBlocks),
     ("kernel", ReadKernel),
     ("kernel_log", ReadKernelLog),
     ("last_boot", ReadLastBoot),

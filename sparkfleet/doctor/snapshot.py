@@ -16,7 +16,7 @@ from sparkfleet.hostfacts.gpu import GpuProcess, GpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.hostfacts.last_boot import LastBoot
 from sparkfleet.hostfacts.machine import MachineIdentity, PciDevice
-from sparkfleet.hostfacts.memory import Kernel, MemoryMap
+from sparkfleet.hostfacts.memory import FreeBlocks, Kernel, MemoryMap
 from sparkfleet.hostfacts.network.ethtool import Fec, LinkSettings
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.hostfacts.network.netdev import Netdev
@@ -68,6 +68,7 @@ class NodeSnapshot(Value):
     gpus: tuple[GpuState, ...] | None = None
     gpu_processes: tuple[GpuProcess, ...] | None = None
     memory: MemoryMap | None = None
+    free_blocks: FreeBlocks | None = None
     kernel: Kernel | None = None
     kernel_log: KernelLog | None = None
     last_boot: LastBoot | None = None

@@ -34,6 +34,9 @@ AVAILABLE_GIB = 10.0
 """Careful operators leave 8 to 10 GiB to a headless host (knowledge/hardware.yaml, host_reserve_gb)."""
 PAGE_CACHE_GIB = 24.0
 """Engines count the page cache as used when they start; above this a start by memory fraction 0.8 fails on a Spark."""
+LARGE_BLOCKS_GIB = 6.25
+"""200 blocks of 32 MiB, which FujitsuPolycom/sparkring (pull request 202) requires of a Spark before a load. A rebooted one
+had 47 GiB in blocks of 16 MiB or more, two after seven days 0.4 and 0.1 GiB of 118 that were available (its issue 173)."""
 PRESSURE_PERCENT = 10.0
 """PSI full avg10. Chosen here."""
 
