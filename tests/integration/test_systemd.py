@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +14,6 @@ from fleet_commands import FleetCommands
 from node_environment import node_environment
 
 from sparkfleet.fabric.rails_helper import NETPLAN_FILE, TABLE
-from sparkfleet.hostfacts.last_boot import LINES, ReadLastBoot
 from sparkfleet.install.removal_program import OF_ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.xdist_group("machines")]
@@ -250,7 +248,6 @@ def test_up_makes_a_service_of_the_user_that_needs_no_login(serving):
 
 @pytest.mark.parametrize(("node", "end"), [("spark1", "reboot"), ("spark2", "cut_power")])
 def test_a_machine_that_boots_again_has_its_rails_and_serves(serving, node, end):
-    serving.machines.root(node, "mkdir -p /var/log/journal && /usr/bin/journalctl --flush")  # the image's is in memory
     getattr(serving.machines, end)(node)
     if end == "cut_power":
         serving.machines.boot(node)
@@ -258,17 +255,6 @@ def test_a_machine_that_boots_again_has_its_rails_and_serves(serving, node, end)
     assert TABLE in serving.tables(node)
     serving.serves()
     assert serving.machines.root(node, "systemctl --failed --no-legend").stdout == ""
-    assert ReadLastBoot.parse(before_the_last_start(serving, node)).in_order == (end == "reboot")
-
-
-def before_the_last_start(serving, node):
-    """A machine's log before its journald started last. All of its boots have the kernel's boot id: `-b -1` has none."""
-    options = [word for word in ReadLastBoot.argv[1:] if word not in ("-b", "-1", "-n", str(LINES))]
-    log = serving.machines.root(node, f"/usr/bin/journalctl {shlex.join(options)}").stdout.splitlines(
-        keepends=True
-    )
-    start = max(at for at, line in enumerate(log) if "Journal started" in line)
-    return "".join(log[:start])
 
 
 def test_uninstall_prints_what_root_has_to_remove_and_nothing_is_left(serving):

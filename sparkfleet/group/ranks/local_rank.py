@@ -17,6 +17,7 @@ from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.exposed_sockets import Listening, sockets_of
 from sparkfleet.group.group_launch import ALONE, GroupLaunch, launch_digest
 from sparkfleet.group.mpi_keys import write_keys
+from sparkfleet.group.ranks.load_guard import LoadGuard
 from sparkfleet.group.ranks.rank_node import (
     available_memory,
     container_of,
@@ -95,6 +96,7 @@ class LocalRank:
         self._secret = secret
         self._tokens = tokens or TokenSecrets(current=secret)
         self._rank: Rank | None = None
+        self._load_guard = LoadGuard(partial(drop_page_cache, self.node, launch.candidate.model))
         self.token_secret = self._tokens.current
         """The secret of the token of the rank that is held: an adopted one may have a former one."""
 
@@ -187,7 +189,9 @@ class LocalRank:
         return None
 
     async def tail(self) -> str:
-        """See `RankHolder.tail`."""
+        """See `RankHolder.tail`. A group reads it while its engine starts: meanwhile memory is kept free on the node."""
+        if self._launch.candidate.device == "cuda":
+            self._load_guard.look()
         return await asyncio.to_thread(_tail, Path(self.log_path)) if self._rank is not None else ""
 
     async def memory(self) -> int:
