@@ -163,6 +163,13 @@ def images_by_name(model: str, quant: str) -> tuple[Image, ...]:
     )
 
 
+def may_requantize(model: str, quant: str, engine: EngineName) -> bool:
+    """True if published rates of an engine may be of a build that stores the model's weights in other bits.
+
+    There is one, and a plan takes it only by name."""
+    return any(one.requantizes and one.engine == engine for one in images_by_name(model, quant))
+
+
 def unproven_images(model: str, quant: str, engine: EngineName) -> tuple[Image, ...]:
     """Images of an engine, of a known release, that run a quantisation of the model as far as that is known, and that nobody
     has published a run of."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel
+from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.knowledge.published.figures import nearest_figure
 from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.engine_settings import EngineSettings
@@ -22,7 +22,7 @@ from sparkfleet.planner.capacity.sizing import (
 )
 from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.user_overrides import in_words
-from sparkfleet.planner.place.stacks import Stack, images_by_name, in_order
+from sparkfleet.planner.place.stacks import Stack, in_order, may_requantize
 from sparkfleet.planner.rules.judgement import RuleJudgement, RuleMatch, rejections
 from sparkfleet.planner.search.candidate_builder import (
     StackedProposal,
@@ -218,7 +218,7 @@ def _predicted(
         uncured=tuple(finding.rule.id for finding in verdict.uncured),
         repeated_prefill=repeated,
         worth=value,
-        published=_published(case, evidence_of(case, proposal), sized.concurrency),
+        published=_published(case, proposal, sized.concurrency),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=tuple(notes_of(stacked, candidate, sized, verdict)),
         pinned=in_words(case.variant.engine_args),
@@ -266,17 +266,17 @@ def _prediction(
     )
 
 
-def _published(case: VariantCase, proof: Evidence, requests: int) -> PublishedRuns:
+def _published(case: VariantCase, proposal: Proposal, requests: int) -> PublishedRuns:
     """The nearest published runs, as plans have them.
 
     Args:
-        case: the variant. If some runs are of builds that store its weights in other bits than the candidate's image,
-            their rates are not its.
-        proof: published runs for the candidate.
+        case: the variant.
+        proposal: the candidate. If some runs are of builds that store its weights in other bits, their rates are not its.
         requests: requests at once that it is predicted for.
     """
+    proof = evidence_of(case, proposal)
     find = partial(nearest_figure, proof, base_name(case.variant.model), case.predictor.content)
-    mixed = bool(images_by_name(case.variant.model, quant_of(case)))
+    mixed = may_requantize(case.variant.model, quant_of(case), proposal.engine)
     figure = None if mixed else find()
     return PublishedRuns(
         rows=sum(one.rows for one in proof.nearest),

@@ -8,7 +8,16 @@ from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor
 from sparkfleet.perf.weight_formats import format_of
-from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable, unproven_images
+from sparkfleet.planner.place.stacks import (
+    images_by_name,
+    in_order,
+    may_requantize,
+    proves,
+    splits_for,
+    stacks_for,
+    unable,
+    unproven_images,
+)
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
 
@@ -112,6 +121,12 @@ class TestStacks:
             in {one.what: one.reason for one in found.rejected}["vllm-node-mxfp4:latest"]
         )
         assert all("/" in stack.image for stack in found.options)
+
+    def test_only_a_build_that_requantizes_makes_published_rates_doubtful(self):
+        assert may_requantize("openai/gpt-oss-120b", "mxfp4", "vllm")
+        assert not may_requantize("openai/gpt-oss-120b", "mxfp4", "llama.cpp")
+        assert images_by_name("deepseek-ai/DeepSeek-V4-Flash-0731", "fp8+mxfp4-experts")
+        assert not may_requantize("deepseek-ai/DeepSeek-V4-Flash-0731", "fp8+mxfp4-experts", "vllm")
 
     def test_images_made_for_one_family_serve_only_it(self, variant):
         other = stacks_for(variant(), "vllm", "nvfp4", ()).options
