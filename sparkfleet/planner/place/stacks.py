@@ -14,7 +14,7 @@ from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, images_of
-from sparkfleet.knowledge.engines.method_support import lacks, support_of
+from sparkfleet.knowledge.engines.method_support import counts_beam, lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.published.left_out import left_out_families
 from sparkfleet.knowledge.versions import Truth, parse_range
@@ -245,8 +245,13 @@ def in_order(stacks: Sequence[Stack], speculation: Speculation) -> tuple[Stack, 
 
 
 def unable(stack: Stack, speculation: Speculation) -> str:
-    """Reason why the release of a stack cannot speculate so; "" if it can, was seen to, or its version is not known."""
+    """Reason why the release of a stack cannot speculate so, or not otherwise than by another name of it.
+
+    "" if it can, was seen to, or its version is not known.
+    """
     method = speculation.method
+    if speculation.topk > 1 and speculation.beam_tokens is not None and not counts_beam(stack.version):
+        return f"{stack.name} starts NEXTN with the same flags"
     if method == "none" or (proves(stack, method) is True and method != "ngram"):
         return ""
     if lacks(stack.engine, stack.version, method):

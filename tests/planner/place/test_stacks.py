@@ -193,10 +193,17 @@ class TestStacks:
                 {"method": "dspark", "tokens": 7, "draft": "RadixArk/Qwen3.8-27B-DSpark"},
                 "0.29 and later do",
             ),
+            (
+                "lmsysorg/sglang:v0.5.23",
+                {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 20},
+                "SGLang 0.5.23 starts NEXTN with the same flags",
+            ),
+            ("lmsysorg/sglang:v0.5.12", {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 20}, ""),
         ],
     )
     def test_a_release_that_is_too_old_for_a_method_is_not_tried(self, variant, image, speculation, expected):
-        (stack,) = stacks_for(variant(image=image), "vllm", "fp8", ()).options
+        engine = "sglang" if "sglang" in image else "vllm"
+        (stack,) = stacks_for(variant(image=image), engine, "fp8", ()).options
         version = image.partition(":v")[2]
         reason = unable(stack._replace(version=version, known=None), Speculation(**speculation))
         assert (expected in reason) if expected else reason == ""

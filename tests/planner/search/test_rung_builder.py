@@ -84,6 +84,20 @@ def test_the_reason_of_such_a_rung_is_what_ranks_it(sparks, plan, ask):
     assert set(orders) <= {f"behind rung {number}: published less" for number in (2, 3, 4)}
 
 
+@pytest.mark.parametrize("model", ["Qwen/Qwen3.6-27B-FP8", "nvidia/Qwen3.6-27B-NVFP4"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_no_two_rungs_start_the_same_engine(sparks, plan, ask, model, nodes):
+    """SGLang 0.5.23 has a beam's draft tokens as a flag in any case, and EAGLE is its NEXTN: rung 2 was rung 1 once more."""
+    ladder = plan(sparks(nodes, switch=nodes > 2), ask(model)).deployments[0].groups[0].ladder
+    shape = ladder[0].candidate.shape
+    on_all = [rung.candidate for rung in ladder if rung.candidate.shape == shape]
+    assert any(one.speculation.topk > 1 for one in on_all)
+    started = [
+        (one.engine, one.image, one.speculation.model_copy(update={"beam_tokens": None})) for one in on_all
+    ]
+    assert len(started) == len(set(started))
+
+
 class TestReasonsOfOtherSplits:
     """The split is the reason only if engine and method are those of the choice."""
 
