@@ -13,11 +13,12 @@ from typing import NamedTuple, get_args
 from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.engines.engine_flags import are_known
 from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, images_of
 from sparkfleet.knowledge.engines.method_support import counts_beam, lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.published.left_out import left_out_families
-from sparkfleet.knowledge.versions import Truth, parse_range
+from sparkfleet.knowledge.versions import Truth, parse_range, parse_version
 from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor
@@ -221,11 +222,24 @@ def _evidence(image: Image, quant: str, for_model: bool) -> tuple[object, ...]:
     """Sorts images: seen to work with the quantisation, a known version or seen with the family, no known limits, newest.
 
     A version that is not known escapes every rule about versions, and may be older than the model: it is no better than a
-    release that nobody has run yet.
+    release that nobody has run yet. Of releases that nobody has run, one of which the flags were read comes before a newer
+    one. A month without a day is before its days.
     """
-    newest = tuple(-int(part) for part in image.date.split("-"))
-    vague = image.engine_version is None and not for_model
-    return (quant not in image.quants, vague, STATUS_ORDER.index(image.status), newest)
+    year, month, day = (*map(int, image.date.split("-")), 0, 0)[:3]
+    version = image.engine_version or ""
+    vague = not version and not for_model
+    unread = image.status == "unproven" and not are_known(image.engine, version)
+    numbers = tuple(-one for one in ordered.release) if (ordered := parse_version(version)) else ()
+    age = (-year, -month, -day)
+    return (
+        quant not in image.quants,
+        vague,
+        STATUS_ORDER.index(image.status),
+        unread,
+        age,
+        not for_model,
+        numbers,
+    )
 
 
 def _trust(image: Image, quant: str) -> float:

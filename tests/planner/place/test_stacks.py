@@ -1,7 +1,7 @@
 import pytest
 
 from sparkfleet.hostfacts.node import InstalledEngine
-from sparkfleet.knowledge.engines.images import IMAGES
+from sparkfleet.knowledge.engines.images import IMAGES, images_of
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.latency.factor_keys import release_of
@@ -9,6 +9,7 @@ from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor
 from sparkfleet.perf.weight_formats import format_of
 from sparkfleet.planner.place.stacks import (
+    _known_images,
     images_by_name,
     in_order,
     may_requantize,
@@ -92,6 +93,34 @@ class TestStacks:
         options = stacks_for(variant(), "sglang", "nvfp4", ()).options
         images = [stack.image for stack in options]
         assert images.index("lmsysorg/sglang:v0.5.23") < images.index("nvcr.io/nvidia/sglang:25.11-py3")
+
+    def test_of_releases_that_nobody_ran_one_whose_flags_were_read_comes_first(self, variant):
+        """Two had the same month as their date, so their order in the file decided."""
+        unproven = [image.image for image in unproven_images(MODEL, "fp8", "vllm")]
+        assert unproven[:3] == [
+            "vllm/vllm-openai:v0.32.0",
+            "vllm/vllm-openai:v0.33.0",
+            "vllm/vllm-openai:v0.30.0-aarch64",
+        ]
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp"])
+    @pytest.mark.parametrize("quant", ["nvfp4", "fp8", "mxfp4", "bf16"])
+    @pytest.mark.parametrize("model", [MODEL, "deepseek-ai/DeepSeek-V4-Flash-0731", "openai/gpt-oss-120b"])
+    def test_the_order_of_the_file_decides_nothing(self, variant, monkeypatch, engine, quant, model):
+        """But between builds of one tag."""
+
+        def images():
+            _known_images.cache_clear()
+            return [one.image for one in stacks_for(variant(model=model), engine, quant, ()).options]
+
+        before, known = images(), IMAGES.content
+        turned = [one for one in reversed(known.images) if len(images_of(one.image)) == 1]
+        moved = [one for one in known.images if len(images_of(one.image)) > 1]
+        with monkeypatch.context() as patched:
+            patched.setattr(IMAGES, "content", known.model_copy(update={"images": (*turned, *moved)}))
+            after = images()
+        _known_images.cache_clear()
+        assert after == before
 
     def test_what_was_seen_to_work_comes_first(self, variant):
         options = stacks_for(variant(), "vllm", "gptq-int4", ()).options
