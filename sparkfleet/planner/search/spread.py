@@ -109,7 +109,8 @@ def weighed_with(fewer: Evaluation, more: Evaluation) -> Evaluation:
     carried = carry_evidence(fewer, more)
     own = evidence_of(more.sized.case, more.proposal).correction(busy=False)
     factor = carried.factor if own is None else more.factor
-    return carried._replace(worth=worth(more.sized, factor, carried.discount, sound=more.sound))
+    value = worth(more.sized, factor, carried.discount, sound=more.sound)
+    return carried._replace(worth=value, rung=carried.rung.model_copy(update={"worth": value}))
 
 
 def _corrected(one: Evaluation) -> float:
