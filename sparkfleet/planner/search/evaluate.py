@@ -89,7 +89,10 @@ class Evaluation(NamedTuple):
         uncured = (one for one in self.slowed_by if one.rule.id in self.rung.uncured)
         lost = (one for one in self.slowed_by if one.prefilled_again)
         rule = next((one.rule for one in (*uncured, *lost)), None)
-        return f"{rule.title} (`sparkfleet explain {rule.id}`)" if rule else ""
+        if rule is None:
+            return ""
+        switched = self.rung.repeated_prefill if not self.rung.uncured else None
+        return f"{rule.title} (`sparkfleet explain {switched.rule if switched else rule.id}`)"
 
     def with_note(self, note: str) -> Evaluation:
         """The same with one more note on its rung."""

@@ -42,6 +42,15 @@ class TestReasons:
         else:
             raise AssertionError([rung.reason for rung in rest])
 
+    def test_a_rule_that_costs_more_than_the_evidence_is_the_reason(self, sparks, plan, ask):
+        """DFlash-2 has five published measurements, the choice none on two Sparks, and "fewer" was the reason of 3.05×."""
+        found = plan(sparks(2), ask("Qwen/Qwen3.8-27B-FP8", content="agent"))
+        drafts = next(one for one in found.deployments[0].groups[0].ladder if "DFLASH2" in one.candidate.how)
+        assert drafts.published.rows > choice(found).published.rows
+        assert drafts.repeated_prefill.off
+        assert f"{drafts.candidate.how} is predicted faster" in choice(found).reason
+        assert f"`sparkfleet explain {drafts.repeated_prefill.rule}`" in choice(found).reason
+
 
 def test_the_next_rung_that_is_predicted_faster_is_named_beside_the_fastest(sparks, plan, ask):
     """22 tok/s were chosen and 36 of the same engine were the next rung: only the fastest, another engine, was named."""
