@@ -110,3 +110,27 @@ def test_what_a_rule_sets_is_not_put_down_to_memory(sparks, plan, ask):
     rung = choice(plan(sparks(2), spec))
     assert rung.candidate.concurrency == 1
     assert not any("concurrency 1 instead of 4" in note for note in rung.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes"),
+    [
+        ("saricles/MiniMax-M2.7-REAP-172B-A10B-NVFP4-GB10", 1),
+        ("Tengyunw/GLM-4.7-NVFP4", 2),
+        ("2wild4tv/GLM-5.3-Int4-Int8Mix", 4),
+    ],
+)
+def test_sizes_that_rules_do_not_allow_are_not_among_those_that_fit(sparks, plan, ask, model, nodes):
+    """A rule limits the share of the memory, and the larger sizes were computed without it: whoever set them had another
+    engine, or another split that is slower by half."""
+    fleet = sparks(nodes, switch=nodes > 2)
+    first = plan(fleet, ask(model)).deployments[0].groups[0].choice
+    could, has = first.prediction, first.candidate
+    assert could.verdict == "tight"
+    for wider in (
+        {"context": could.largest_context, "concurrency": has.concurrency},
+        {"context": has.context, "concurrency": could.largest_concurrency},
+    ):
+        found = plan(fleet, ask(model, **wider)).deployments[0].groups[0].choice.candidate
+        assert (found.how, found.shape.split) == (has.how, has.shape.split)
+        assert (found.context, found.concurrency) == (wider["context"], wider["concurrency"])
