@@ -19,6 +19,7 @@ from sparkfleet.planner.capacity.sizing import (
     quant_of,
     settings_of,
     size_proposal,
+    tight_sizes,
 )
 from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.user_overrides import in_words
@@ -40,6 +41,7 @@ from sparkfleet.planner.search.objective import (
 )
 from sparkfleet.planner.search.risk import UNCURED, repeated_prefill, risk_factor
 from sparkfleet.planner.search.rule_effects import (
+    allows,
     budget_within,
     exceeded_limit,
     with_required_flags,
@@ -151,7 +153,7 @@ def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) ->
     candidate, limited, changed_settings = within_limits(stacked, candidate, sized, settings, verdict.limits)
     if limited.verdict == "no":
         most = budget_within(stacked, limited.needs, verdict.limits)
-        smaller = _smaller(case, proposal, most, changed_settings, limited)
+        smaller = _smaller(stacked, candidate, most, changed_settings, limited)
         # A rule may set the KV cache's precision: then the sizes that were tried come back.
         tried = (smaller.sizes, smaller.kv_dtype) == (sized.sizes, sized.kv_dtype)
         if smaller.verdict == "no" or tried:
@@ -167,11 +169,27 @@ def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) ->
 
 
 def _smaller(
-    case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sized: Sizing
+    stacked: StackedProposal,
+    candidate: Candidate,
+    room: MemoryBudget,
+    settings: EngineSettings,
+    sized: Sizing,
 ) -> Sizing:
-    """The first sizes below those that have no room within what rules require; they end with the smallest."""
-    below = replace(case, most=Sizes(sized.context, sized.concurrency))
-    return size_proposal(below, proposal, room, settings)
+    """The first sizes below those that have no room within what rules require; they end with the smallest.
+
+    Larger ones are preferred for which the rules do not hold: they may be about shares of the memory above a bound.
+    """
+    case, proposal = replace(stacked.case, most=Sizes(sized.context, sized.concurrency)), stacked.proposal
+    within = size_proposal(case, proposal, room, settings)
+    if within.verdict == "fits":
+        return within
+    for one in tight_sizes(case, proposal, stacked.room, settings):
+        sizes = (one.sizes, one.kv_dtype)
+        if within.verdict != "no" and sizes == (within.sizes, within.kv_dtype):
+            break
+        if sizes != (sized.sizes, sized.kv_dtype) and allows(case, candidate, proposal, one):
+            return one
+    return within
 
 
 def _lessened(sized: Sizing, smaller: Sizing, verdict: RuleJudgement) -> str:

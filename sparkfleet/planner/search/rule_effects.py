@@ -169,6 +169,7 @@ def allows(case: VariantCase, candidate: Candidate, proposal: Proposal, sized: S
     update = {
         "context": sized.context,
         "concurrency": sized.concurrency,
+        "kv_dtype": sized.kv_dtype,
         "memory_fraction": fraction_of(case, proposal, candidate.engine, sized),
     }
     verdict = fold(judge(situation_elsewhere(case, candidate.model_copy(update=update))))

@@ -134,3 +134,21 @@ def test_sizes_that_rules_do_not_allow_are_not_among_those_that_fit(sparks, plan
         found = plan(fleet, ask(model, **wider)).deployments[0].groups[0].choice.candidate
         assert (found.how, found.shape.split) == (has.how, has.shape.split)
         assert (found.context, found.concurrency) == (wider["context"], wider["concurrency"])
+
+
+def test_a_rule_about_a_large_share_takes_no_more_sizes_than_it_is_about(sparks, plan, ask):
+    """GLM-5.2 on four Sparks had one request without drafts, 16.9 tok/s: 32768 × 4 would take 0.9 of the memory, for which a
+    rule allows 0.8. Two with drafts take 0.88, for which it does not hold."""
+    rung = plan(sparks(4, switch=True), ask("QuantTrio/GLM-5.2-Int4-Int8Mix")).deployments[0].groups[0].choice
+    has = rung.candidate
+    assert (has.engine, has.speculation.method, has.context, has.concurrency) == (
+        "sglang",
+        "nextn",
+        32_768,
+        2,
+    )
+    assert 0.8 < has.memory_fraction < 0.9
+    assert "jit-compile-oom" not in rung.rules
+    assert any(
+        "concurrency 2 instead of 4: 32768 × 4 does not fit within what rules" in one for one in rung.notes
+    )
