@@ -29,6 +29,7 @@ from sparkfleet.engines.speculation import DepthRange, depth_ranges, own_method
 from sparkfleet.engines.token_api import NativeGenerate, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
 from sparkfleet.errors import EngineError
+from sparkfleet.knowledge.engines.method_support import counts_beam
 from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.perf.prediction import Speculation
 from sparkfleet.planner.types.plan import Candidate
@@ -56,10 +57,6 @@ STORE = "rendezvous"
 STEPS = "adaptive.json"
 """Steps of speculation by batch size: the smallest batch of each range, and the only number allowed there."""
 STORE_IN_CONTAINER = f"/tmp/{STORE}"  # noqa: S108 (a container's own, and every start has a new one)
-
-UNSPELLED = "0.5.12"
-"""The release of which one build takes a beam without its number of draft tokens (field report 000; for the other builds the
-ladder has it spelled out). Others end in a TypeError: `max(top-k * steps, None)` (0.5.12.post1 to 0.5.23)."""
 
 CPU_KV_TOKENS = 8192
 CPU_FRACTION = "0.1"
@@ -188,7 +185,7 @@ def _speculation(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
         flags += ["--speculative-num-draft-tokens", str(wanted.beam_tokens)]
     elif wanted.topk == 1:
         flags += ["--speculative-num-draft-tokens", str(wanted.tokens + 1)]  # a chain has no other number
-    elif candidate.engine_version.split()[:1] != [UNSPELLED]:
+    elif not counts_beam(candidate.engine_version):
         flags += ["--speculative-num-draft-tokens", str(wanted.tokens * wanted.topk)]
     return (*flags, *_by_load(candidate, context))
 

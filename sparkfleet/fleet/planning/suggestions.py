@@ -7,6 +7,8 @@ from typing import Literal
 
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.fleet.planning.gguf_offers import MOST_TRIED
+from sparkfleet.fleet.planning.published_names import is_published
+from sparkfleet.knowledge.engines.launch_recipes import recommended_models
 from sparkfleet.knowledge.models.fewer_bits import published_models
 from sparkfleet.knowledge.models.known_models import checkpoint_if_known, ggufs_of, is_base
 from sparkfleet.planner.packing.fleet_planner import plan_fleet
@@ -102,19 +104,16 @@ def suggestions(
 
 def _ranked(options: Sequence[Suggestion], alike: float) -> list[Suggestion]:
     """A model's checkpoints in the order in which a plan would take them as variants: by worth, with its discounts for what
-    nobody has published. Of those whose worth is within this factor of the first's, one with a published rate leads."""
+    nobody has published. Of those whose worth is within this factor of the first's, one with a published rate leads, else
+    one that NVIDIA's recipes serve and whose bits are known."""
     ranked = sorted(options, key=lambda one: (one.is_wrong, -one.rung.worth, one.bytes_on_disk))
     best = ranked[0]
-    leads = next(
-        (
-            one
-            for one in ranked
-            if one.rung.published.exactly
-            and one.rung.worth * alike >= best.rung.worth
-            and one.is_wrong == best.is_wrong
-        ),
-        best,
-    )
+    close = [
+        one for one in ranked if one.rung.worth * alike >= best.rung.worth and one.is_wrong == best.is_wrong
+    ]
+    published = [one for one in close if one.rung.published.exactly]
+    recommended = [one for one in close if one.model in recommended_models() and is_published(one.model)]
+    leads = (*published, *recommended, best)[0]
     return [leads, *(one for one in ranked if one is not leads)]
 
 

@@ -72,6 +72,11 @@ def may_have_others(engine: str, version: str) -> bool:
     return not newest or not is_within(version, f"<={newest[0]}{series}")
 
 
+def are_known(engine: str, version: str) -> bool:
+    """True if the flags of exactly this release were read."""
+    return _release(engine, version) in _releases(engine)
+
+
 def flag_faults(engine: str, version: str, flags: Mapping[str, str]) -> tuple[FlagFault, ...]:
     """Flags that a release does not have, or the known ones next to it if that one is not known, and values that it refuses.
 

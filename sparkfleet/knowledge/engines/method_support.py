@@ -3,6 +3,7 @@
 support_of(engine, method)        the engine's name for it and its conditions; None: it has no such method
 lacks(engine, version, method)    the release is known to be too old for it
 takes_schedule(engine, version, method)   it takes one depth alone and another under load
+counts_beam(version)              SGLang's release may count the draft tokens of a beam itself
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from sparkfleet.knowledge.data_file import DataFile, Date, Sources, UniqueEntrie
 from sparkfleet.knowledge.versions import is_within
 from sparkfleet.specs.deployment import Method, PlannedEngine
 from sparkfleet.values import Value
+
+COUNTS_BEAM = "0.5.12"
+"""SGLang's release of which one build takes a beam without its number of draft tokens (field report 000). Others end in a
+TypeError: `max(top-k * steps, None)` (0.5.12.post1 to 0.5.23)."""
 
 
 class MethodSupport(Value):
@@ -84,3 +89,8 @@ def takes_schedule(engine: str, version: str, method: str) -> bool:
     known = METHOD_SUPPORT.content.schedules
     since = next((one.since for one in known if one.engine == engine and method in one.methods), None)
     return since is not None and is_within(version, f">={since}")
+
+
+def counts_beam(version: str) -> bool:
+    """True if a build of that release of SGLang takes a beam without its number of draft tokens, which others require."""
+    return version.split()[:1] == [COUNTS_BEAM]

@@ -16,7 +16,7 @@ from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
-from sparkfleet.planner.capacity.proposal import Proposal, Sizes, VariantCase
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, planned_chunk, size_proposal, sized_at
 from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, chunk_given, kv_type_given
 from sparkfleet.planner.types.plan import Candidate, Rung
@@ -67,7 +67,12 @@ def lowered(
 
 
 def reached(
-    case: VariantCase, choice: Rung, room: MemoryBudget, instead: Candidate | None = None
+    case: VariantCase,
+    choice: Rung,
+    room: MemoryBudget,
+    instead: Candidate | None = None,
+    *,
+    allows: Callable[[VariantCase, Candidate, Proposal, Sizing], bool] | None,
 ) -> dict[str, int]:
     """`largest_context` at the planned concurrency and `largest_concurrency` at the planned context, by those names.
 
@@ -78,6 +83,8 @@ def reached(
         choice: as it is planned.
         room: of its fullest node, the choice itself not counted.
         instead: a candidate on the same nodes that is asked about in its place.
+        allows: True if rules let a candidate have other sizes (`rule_effects.allows`); None: only the memory counts, as
+            rules are against the candidate.
     """
     candidate = instead or choice.candidate
     case = replace(case, edge=choice.prediction.memory_bytes_per_rank.mid > room.at_most)
@@ -86,7 +93,8 @@ def reached(
     enough = ("fits", "tight") if choice.prediction.verdict == "tight" else ("fits",)
 
     def fits(context: int, concurrency: int) -> bool:
-        return sized_at(case, proposal, room, settings, Sizes(context, concurrency)).verdict in enough
+        sized = sized_at(case, proposal, room, settings, Sizes(context, concurrency))
+        return sized.verdict in enough and (allows is None or allows(case, candidate, proposal, sized))
 
     longest = case.predictor.checkpoint.max_positions or candidate.context
     steps = bisect(lambda steps: fits(steps * STEP, candidate.concurrency), 0, longest // STEP)

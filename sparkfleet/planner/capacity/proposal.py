@@ -95,6 +95,8 @@ class VariantCase:
 
     deployment_share: int = 1
     """Nodes that all variants of the deployment may take together."""
+    below: int | None = None
+    """Ranks of which only fewer are planned; None: any number."""
 
     def others(self, ranks: int) -> str:
         """The others for which so many nodes are kept, if they are more than this variant's share."""

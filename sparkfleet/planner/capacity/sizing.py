@@ -85,6 +85,18 @@ def size_proposal(
     return tight[-1] if case.edge else tight[0]
 
 
+def tight_sizes(
+    case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings
+) -> Iterator[Sizing]:
+    """The sizes that are tight, with a context to work with, the largest first."""
+    for sizes, kv in _sizes(case, proposal, settings):
+        if sizes.context < WORKABLE_CONTEXT:
+            return
+        found = sized_at(case, proposal, room, settings._replace(kv_dtype=kv), sizes)
+        if found.verdict == "tight":
+            yield found
+
+
 def sized_at(
     case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sizes: Sizes
 ) -> Sizing:

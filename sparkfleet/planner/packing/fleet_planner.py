@@ -23,6 +23,7 @@ from sparkfleet.planner.packing.served_variant import nodes_and_bytes_of
 from sparkfleet.planner.packing.shared_kv import shared_kv
 from sparkfleet.planner.packing.standby import with_standbys
 from sparkfleet.planner.place.fleet_map import Fleet
+from sparkfleet.planner.search.rule_effects import allows
 from sparkfleet.planner.types.cpu_model import CpuModel
 from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, InfeasibleDeployment, Plan
 from sparkfleet.specs.deployment import Deployment, drafts_of
@@ -246,7 +247,7 @@ def _reaching(
     variant, _ = take_over(variant)
     nodes, taken = nodes_and_bytes_of(group)
     case, room = VariantCase(spec, variant, predictor, planning.fleet), ledger.shared(nodes).plus(taken)
-    most = reached(case, choice, room)
+    most = reached(case, choice, room, allows=allows)
     prediction = choice.prediction.model_copy(update=most)
     choice = choice.model_copy(update={"prediction": prediction})
     prediction = prediction.model_copy(update={"shared_kv": shared_kv(case, choice, room)})

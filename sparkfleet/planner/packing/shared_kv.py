@@ -15,6 +15,7 @@ from sparkfleet.planner.capacity.proposal import VariantCase
 from sparkfleet.planner.place.context_split import kv_copies
 from sparkfleet.planner.rules.judgement import fold, judge
 from sparkfleet.planner.search.candidate_builder import situation_elsewhere
+from sparkfleet.planner.search.rule_effects import allows
 from sparkfleet.planner.types.plan import Candidate, Rung
 
 NOTABLE = 1.25
@@ -43,7 +44,7 @@ def shared_kv(case: VariantCase, choice: Rung, room: MemoryBudget) -> SharedKv |
         decode_tps=rate.mid * _rate(case, candidate) / _rate(case, choice.candidate),
         undrafted=candidate.speculation.method != choice.candidate.speculation.method,
         refused_by="" if allowed else _refusal(case, candidate),
-        **reached(case, choice, room, candidate),
+        **reached(case, choice, room, candidate, allows=allows if allowed else None),
     )
     without = choice.prediction.largest_context or choice.candidate.context
     return most if most.largest_context >= NOTABLE * without else None

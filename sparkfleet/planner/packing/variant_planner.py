@@ -60,7 +60,9 @@ class VariantPlanner:
         return served
 
     def _served(self, number: int) -> ServedVariant:
-        found = LadderSearch(self._case, self._ledger, self._proposals, self._nodes).choose()
+        found = LadderSearch(
+            self._case, self._ledger, self._proposals, self._nodes, self._on_fewer_nodes()
+        ).choose()
         if found is None:
             return ServedVariant([], self._rejected, self._nearest())
         choice = found.rungs[0]
@@ -81,6 +83,23 @@ class VariantPlanner:
             return ServedVariant([], self._rejected, [*fewer, *self._nearest()])
         note = replicas_note(groups, self._case.fleet.totals)
         return ServedVariant([noted(group, note) for group in groups] if note else groups, self._rejected)
+
+    def _on_fewer_nodes(self) -> Evaluation | None:
+        """The choice on fewer nodes than the split that the deployment sets; None if it sets none, or if fewer do not fit.
+
+        Without a split the search has it: a plan's line for another number of nodes has to be what that line then gives.
+        """
+        case, split = self._case, self._case.variant.parallel
+        ranks = (split.tp or 1) * (split.pp or 1) if split else 1
+        if (
+            ranks == 1 or case.objective == "throughput"
+        ):  # for many requests nothing is carried over (`spread`)
+            return None
+        free = replace(case, variant=case.variant.model_copy(update={"parallel": None}), below=ranks)
+        proposals = ProposalEnumerator(free, self._ledger)
+        nodes = NodeFinder(free, self._ledger, proposals.pools, self._runs_on)
+        found = LadderSearch(free, self._ledger, proposals, nodes).choose()
+        return found.rungs[0] if found else None
 
     def _fits_with(self, replicas: int, number: int) -> bool:
         """True if fewer replicas have room: each has a larger share of the requests that the deployment sets."""

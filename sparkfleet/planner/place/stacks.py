@@ -13,11 +13,12 @@ from typing import NamedTuple, get_args
 from sparkfleet.checkpoints.arch.layers import LayerKind
 from sparkfleet.checkpoints.checkpoint import Checkpoint
 from sparkfleet.hostfacts.node import NodeFacts
+from sparkfleet.knowledge.engines.engine_flags import are_known
 from sparkfleet.knowledge.engines.images import IMAGES, DiskTables, Image, images_of
-from sparkfleet.knowledge.engines.method_support import lacks, support_of
+from sparkfleet.knowledge.engines.method_support import counts_beam, lacks, support_of
 from sparkfleet.knowledge.models.speculators import speculator_with
 from sparkfleet.knowledge.published.left_out import left_out_families
-from sparkfleet.knowledge.versions import Truth, parse_range
+from sparkfleet.knowledge.versions import Truth, parse_range, parse_version
 from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor
@@ -163,6 +164,13 @@ def images_by_name(model: str, quant: str) -> tuple[Image, ...]:
     )
 
 
+def may_requantize(model: str, quant: str, engine: EngineName) -> bool:
+    """True if published rates of an engine may be of a build that stores the model's weights in other bits.
+
+    There is one, and a plan takes it only by name."""
+    return any(one.requantizes and one.engine == engine for one in images_by_name(model, quant))
+
+
 def unproven_images(model: str, quant: str, engine: EngineName) -> tuple[Image, ...]:
     """Images of an engine, of a known release, that run a quantisation of the model as far as that is known, and that nobody
     has published a run of."""
@@ -214,11 +222,24 @@ def _evidence(image: Image, quant: str, for_model: bool) -> tuple[object, ...]:
     """Sorts images: seen to work with the quantisation, a known version or seen with the family, no known limits, newest.
 
     A version that is not known escapes every rule about versions, and may be older than the model: it is no better than a
-    release that nobody has run yet.
+    release that nobody has run yet. Of releases that nobody has run, one of which the flags were read comes before a newer
+    one. A month without a day is before its days.
     """
-    newest = tuple(-int(part) for part in image.date.split("-"))
-    vague = image.engine_version is None and not for_model
-    return (quant not in image.quants, vague, STATUS_ORDER.index(image.status), newest)
+    year, month, day = (*map(int, image.date.split("-")), 0, 0)[:3]
+    version = image.engine_version or ""
+    vague = not version and not for_model
+    unread = image.status == "unproven" and not are_known(image.engine, version)
+    numbers = tuple(-one for one in ordered.release) if (ordered := parse_version(version)) else ()
+    age = (-year, -month, -day)
+    return (
+        quant not in image.quants,
+        vague,
+        STATUS_ORDER.index(image.status),
+        unread,
+        age,
+        not for_model,
+        numbers,
+    )
 
 
 def _trust(image: Image, quant: str) -> float:
@@ -238,8 +259,13 @@ def in_order(stacks: Sequence[Stack], speculation: Speculation) -> tuple[Stack, 
 
 
 def unable(stack: Stack, speculation: Speculation) -> str:
-    """Reason why the release of a stack cannot speculate so; "" if it can, was seen to, or its version is not known."""
+    """Reason why the release of a stack cannot speculate so, or not otherwise than by another name of it.
+
+    "" if it can, was seen to, or its version is not known.
+    """
     method = speculation.method
+    if speculation.topk > 1 and speculation.beam_tokens is not None and not counts_beam(stack.version):
+        return f"{stack.name} starts NEXTN with the same flags"
     if method == "none" or (proves(stack, method) is True and method != "ngram"):
         return ""
     if lacks(stack.engine, stack.version, method):

@@ -194,6 +194,8 @@ class ProposalEnumerator:
         """Sites of the fleet with the splits that suit them, each once per class of site."""
         variant, predictor = self._case.variant, self._case.predictor
         for ranks in GROUP_SIZES:
+            if self._case.below is not None and ranks >= self._case.below:
+                break
             splits = splits_for(variant, predictor, ranks)
             for pool in self._pools(ranks) if splits else ():
                 self.pools[pool.site].append(pool)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from sparkfleet.knowledge.published.evidence import Evidence, EvidenceLevel
+from sparkfleet.knowledge.published.evidence import EvidenceLevel
 from sparkfleet.knowledge.published.figures import nearest_figure
 from sparkfleet.knowledge.rules.rules import RuleLimits
 from sparkfleet.perf.engine_settings import EngineSettings
@@ -19,10 +19,11 @@ from sparkfleet.planner.capacity.sizing import (
     quant_of,
     settings_of,
     size_proposal,
+    tight_sizes,
 )
 from sparkfleet.planner.capacity.too_large import too_large
 from sparkfleet.planner.engine_args.user_overrides import in_words
-from sparkfleet.planner.place.stacks import Stack, images_by_name, in_order
+from sparkfleet.planner.place.stacks import Stack, in_order, may_requantize
 from sparkfleet.planner.rules.judgement import RuleJudgement, RuleMatch, rejections
 from sparkfleet.planner.search.candidate_builder import (
     StackedProposal,
@@ -40,6 +41,7 @@ from sparkfleet.planner.search.objective import (
 )
 from sparkfleet.planner.search.risk import UNCURED, repeated_prefill, risk_factor
 from sparkfleet.planner.search.rule_effects import (
+    allows,
     budget_within,
     exceeded_limit,
     with_required_flags,
@@ -89,7 +91,10 @@ class Evaluation(NamedTuple):
         uncured = (one for one in self.slowed_by if one.rule.id in self.rung.uncured)
         lost = (one for one in self.slowed_by if one.prefilled_again)
         rule = next((one.rule for one in (*uncured, *lost)), None)
-        return f"{rule.title} (`sparkfleet explain {rule.id}`)" if rule else ""
+        if rule is None:
+            return ""
+        switched = self.rung.repeated_prefill if not self.rung.uncured else None
+        return f"{rule.title} (`sparkfleet explain {switched.rule if switched else rule.id}`)"
 
     def with_note(self, note: str) -> Evaluation:
         """The same with one more note on its rung."""
@@ -148,7 +153,7 @@ def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) ->
     candidate, limited, changed_settings = within_limits(stacked, candidate, sized, settings, verdict.limits)
     if limited.verdict == "no":
         most = budget_within(stacked, limited.needs, verdict.limits)
-        smaller = _smaller(case, proposal, most, changed_settings, limited)
+        smaller = _smaller(stacked, candidate, most, changed_settings, limited)
         # A rule may set the KV cache's precision: then the sizes that were tried come back.
         tried = (smaller.sizes, smaller.kv_dtype) == (sized.sizes, sized.kv_dtype)
         if smaller.verdict == "no" or tried:
@@ -164,11 +169,27 @@ def _ruled(stacked: StackedProposal, sized: Sizing, settings: EngineSettings) ->
 
 
 def _smaller(
-    case: VariantCase, proposal: Proposal, room: MemoryBudget, settings: EngineSettings, sized: Sizing
+    stacked: StackedProposal,
+    candidate: Candidate,
+    room: MemoryBudget,
+    settings: EngineSettings,
+    sized: Sizing,
 ) -> Sizing:
-    """The first sizes below those that have no room within what rules require; they end with the smallest."""
-    below = replace(case, most=Sizes(sized.context, sized.concurrency))
-    return size_proposal(below, proposal, room, settings)
+    """The first sizes below those that have no room within what rules require; they end with the smallest.
+
+    Larger ones are preferred for which the rules do not hold: they may be about shares of the memory above a bound.
+    """
+    case, proposal = replace(stacked.case, most=Sizes(sized.context, sized.concurrency)), stacked.proposal
+    within = size_proposal(case, proposal, room, settings)
+    if within.verdict == "fits":
+        return within
+    for one in tight_sizes(case, proposal, stacked.room, settings):
+        sizes = (one.sizes, one.kv_dtype)
+        if within.verdict != "no" and sizes == (within.sizes, within.kv_dtype):
+            break
+        if sizes != (sized.sizes, sized.kv_dtype) and allows(case, candidate, proposal, one):
+            return one
+    return within
 
 
 def _lessened(sized: Sizing, smaller: Sizing, verdict: RuleJudgement) -> str:
@@ -218,7 +239,7 @@ def _predicted(
         uncured=tuple(finding.rule.id for finding in verdict.uncured),
         repeated_prefill=repeated,
         worth=value,
-        published=_published(case, evidence_of(case, proposal), sized.concurrency),
+        published=_published(case, proposal, sized.concurrency),
         rules=tuple(finding.rule.id for finding in verdict.required_by),
         notes=tuple(notes_of(stacked, candidate, sized, verdict)),
         pinned=in_words(case.variant.engine_args),
@@ -266,17 +287,17 @@ def _prediction(
     )
 
 
-def _published(case: VariantCase, proof: Evidence, requests: int) -> PublishedRuns:
+def _published(case: VariantCase, proposal: Proposal, requests: int) -> PublishedRuns:
     """The nearest published runs, as plans have them.
 
     Args:
-        case: the variant. If some runs are of builds that store its weights in other bits than the candidate's image,
-            their rates are not its.
-        proof: published runs for the candidate.
+        case: the variant.
+        proposal: the candidate. If some runs are of builds that store its weights in other bits, their rates are not its.
         requests: requests at once that it is predicted for.
     """
+    proof = evidence_of(case, proposal)
     find = partial(nearest_figure, proof, base_name(case.variant.model), case.predictor.content)
-    mixed = bool(images_by_name(case.variant.model, quant_of(case)))
+    mixed = may_requantize(case.variant.model, quant_of(case), proposal.engine)
     figure = None if mixed else find()
     return PublishedRuns(
         rows=sum(one.rows for one in proof.nearest),

@@ -100,16 +100,23 @@ class LadderSearch:
         ledger: the nodes' memory; unchanged by the search.
         proposals: of the variant; reasons are added to their account and their rejections.
         nodes: finds nodes for groups.
+        fewer: the best on fewer nodes than the deployment's own split takes: what was published on them counts.
     """
 
     def __init__(
-        self, case: VariantCase, ledger: MemoryLedger, proposals: ProposalEnumerator, nodes: NodeFinder
+        self,
+        case: VariantCase,
+        ledger: MemoryLedger,
+        proposals: ProposalEnumerator,
+        nodes: NodeFinder,
+        fewer: Evaluation | None = None,
     ) -> None:
         self._case = case
         self._ledger = ledger
         self._proposals = proposals
         self._rejected = proposals.rejected
         self._nodes = nodes
+        self._fewer_nodes = fewer
         self._order = count()
 
     def choose(self) -> ChosenLadder | None:
@@ -119,13 +126,16 @@ class LadderSearch:
         """
         searches = self._searches()
         best: RankSearch | None = None
-        fewer: Evaluation | None = None
+        fewer = self._fewer_nodes
         for search in searches:
             self._search(search)
             if search.first is None:
                 continue
             if best is None or best.first is None:
                 best = search
+                if fewer is not None:
+                    self._weigh_alike(search, fewer)
+                    search.first = weighed_with(fewer, search.first)
                 continue
             self._weigh_alike(search, best.first)
             if not reason_to_stay(self._case, best.first, search.first):

@@ -11,7 +11,7 @@ from sparkfleet.perf.engine_settings import EngineSettings
 from sparkfleet.perf.latency.step_costs import own_chunk
 from sparkfleet.perf.memory.demand import MemoryBudget
 from sparkfleet.perf.prediction import Band
-from sparkfleet.planner.capacity.proposal import Sizes, Sizing, VariantCase
+from sparkfleet.planner.capacity.proposal import Proposal, Sizes, Sizing, VariantCase
 from sparkfleet.planner.capacity.sizing import BATCH_FLAGS, fraction_of, sized_at
 from sparkfleet.planner.capacity.weight_reading import chooses_reading
 from sparkfleet.planner.engine_args.engine_args import EAGER_FLAGS, chunk_given, kv_type_given, share_given
@@ -21,6 +21,7 @@ from sparkfleet.planner.search.candidate_builder import (
     candidate_of,
     known_of,
     name_of,
+    situation_elsewhere,
     situation_with,
 )
 from sparkfleet.planner.types.plan import Candidate, Rejection
@@ -154,6 +155,36 @@ def within_limits(
         sized,
         settings,
     )
+
+
+def allows(case: VariantCase, candidate: Candidate, proposal: Proposal, sized: Sizing) -> bool:
+    """True if no rule is against a candidate with other sizes, and these are within the limits of rules.
+
+    Args:
+        case: the variant.
+        candidate: with the flags that rules require.
+        proposal: that became it.
+        sized: the other sizes, and what they take.
+    """
+    update = {
+        "context": sized.context,
+        "concurrency": sized.concurrency,
+        "kv_dtype": sized.kv_dtype,
+        "memory_fraction": fraction_of(case, proposal, candidate.engine, sized),
+    }
+    verdict = fold(judge(situation_elsewhere(case, candidate.model_copy(update=update))))
+    limits = verdict.limits
+    least = sized.needs.mid if case.edge else sized.needs.low  # as `budget_within`
+    within = (
+        (sized.context, limits.context),
+        (sized.concurrency, limits.concurrency),
+        (least / proposal.pool.site.memory_total, limits.memory_fraction),
+    )
+    shared = share_given(case.variant.engine_args, candidate.engine) is not None
+    kept = (
+        within[:2] if shared else within
+    )  # a share that the deployment sets is known to be within the limit
+    return not verdict.rejected and all(most is None or size <= most for size, most in kept)
 
 
 def _batch_tokens(

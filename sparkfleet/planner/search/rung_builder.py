@@ -228,13 +228,23 @@ def _account(evaluation: Evaluation, choice: Evaluation, objective: Objective) -
     if not gain:
         return ""
     what = "whole answer" if objective == "interactive" else "total"
-    required = gain * choice.worth / evaluation.worth
+    required = _required(evaluation, choice)
     return f" (its {what} is {gain:.2f}× as fast, and would have to be {required:.2f}× to come first)"
 
 
+def _required(evaluation: Evaluation, choice: Evaluation) -> float:
+    """Times as good as the choice it would have to be predicted to come first."""
+    return _gain(evaluation, choice) * choice.worth / evaluation.worth
+
+
 def _doubt_of(evaluation: Evaluation, choice: Evaluation) -> str:
-    """Reason for a rank below that of its predicted speed: a rule, or else what was published."""
-    if evaluation.risk_words and evaluation.worth / evaluation.risk > choice.worth:
+    """Reason for a rank below that of its predicted speed.
+
+    It is a rule if that alone decides, or costs more than the evidence; else what was published.
+    """
+    by_rule = choice.risk / evaluation.risk
+    decides = evaluation.worth * by_rule > choice.worth
+    if evaluation.risk_words and (decides or by_rule**2 > _required(evaluation, choice)):
         return evaluation.risk_words
     if _set_back(evaluation, choice):
         return ADVISORY

@@ -12,7 +12,7 @@ from sparkfleet.perf.prediction import Split
 from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
 from sparkfleet.planner.capacity.sizing import quant_of
 from sparkfleet.planner.place.fleet_map import GROUP_SIZES
-from sparkfleet.planner.place.stacks import images_by_name
+from sparkfleet.planner.place.stacks import may_requantize
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.objective import (
     KEPT,
@@ -109,7 +109,8 @@ def weighed_with(fewer: Evaluation, more: Evaluation) -> Evaluation:
     carried = carry_evidence(fewer, more)
     own = evidence_of(more.sized.case, more.proposal).correction(busy=False)
     factor = carried.factor if own is None else more.factor
-    return carried._replace(worth=worth(more.sized, factor, carried.discount, sound=more.sound))
+    value = worth(more.sized, factor, carried.discount, sound=more.sound)
+    return carried._replace(worth=value, rung=carried.rung.model_copy(update={"worth": value}))
 
 
 def _corrected(one: Evaluation) -> float:
@@ -169,18 +170,19 @@ def published_contrast(fewer: Evaluation, more: Evaluation) -> str:
     can be compared; "" if nothing is published of both, or it agrees with the predictions.
     """
     case = more.sized.case
-    if images_by_name(case.variant.model, quant_of(case)):
+    sides = (fewer, more)
+    if any(may_requantize(case.variant.model, quant_of(case), one.proposal.engine) for one in sides):
         return ""  # some runs are of builds that store its weights in other bits
-    few, many = (sparks_words(one.proposal.split.ranks) for one in (fewer, more))
+    few, many = (sparks_words(one.proposal.split.ranks) for one in sides)
     alike = is_alike(fewer.proposal, more.proposal)
-    pair = pair_of(*(evidence_of(case, one.proposal) for one in (fewer, more))) if alike else None
+    pair = pair_of(*(evidence_of(case, one.proposal) for one in sides)) if alike else None
     words = []
     if pair is not None:
         words.append(
             f"published on both: {three_digits(pair.fewer)} on {few} and {three_digits(pair.more)} on {many},"
             f" {pair.more / pair.fewer:.2g}×, of {pair.checkpoint} ({pair.source})"
         )
-    narrow, wide = (one.rung.published.figure for one in (fewer, more))
+    narrow, wide = (one.rung.published.figure for one in sides)
     if narrow is None or wide is None or not _contradicts(fewer, more, wide.tps / narrow.tps):
         return "; ".join(words)
     if (narrow.of, narrow.content) != (wide.of, wide.content):

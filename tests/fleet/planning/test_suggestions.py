@@ -82,6 +82,27 @@ def test_of_two_that_are_predicted_alike_the_one_with_a_published_rate_leads(mon
     assert (found[0].rung.published.exactly is not None, found[1].rung.published.exactly) == (True, None)
 
 
+def test_of_two_that_are_alike_and_not_published_the_one_of_a_recipe_leads(monkeypatch):
+    """r0b0tlab's is predicted 0.3 % faster on two Sparks, for which NVIDIA's recipe has NVIDIA's."""
+    ids = ("r0b0tlab/Qwen3.8-27B-NVFP4-MTP-sm121", "nvidia/Qwen3.8-27B-NVFP4")
+    monkeypatch.setattr(module, "published_models", lambda: {"qwen3.8-27b": ids})
+    found = suggestions(sparks(2), ModelRequirements(), every=True).found
+    assert found[0].model == ids[1]
+    assert found[1].rung.worth > found[0].rung.worth
+    assert found[0].rung.published.exactly is None
+
+
+def test_what_was_published_on_fewer_sparks_counts_on_more(monkeypatch):
+    """Plans carry it from one number of Sparks to the next; the worth by which checkpoints are compared did not have it, and
+    on four one that nobody ran came first."""
+    ids = ("RedHatAI/Qwen3.8-27B-INT4", "nvidia/Qwen3.8-27B-NVFP4")
+    monkeypatch.setattr(module, "published_models", lambda: {"qwen3.8-27b": ids})
+    found = suggestions(sparks(4), ModelRequirements(), every=True).found
+    tried = {one.model: one for one in found}
+    assert found[0].model == ids[1]
+    assert tried[ids[0]].tps > tried[ids[1]].tps
+
+
 def test_few_bits_are_the_last_resort(monkeypatch):
     """MiniMax-M2.7 in 4.5 bits takes two Sparks; on one, only a GGUF in 3.8 bits fits."""
     ids = ("nvidia/MiniMax-M2.7-NVFP4", "olka-fi/MiniMax-M2.7-MXFP4")

@@ -110,3 +110,45 @@ def test_what_a_rule_sets_is_not_put_down_to_memory(sparks, plan, ask):
     rung = choice(plan(sparks(2), spec))
     assert rung.candidate.concurrency == 1
     assert not any("concurrency 1 instead of 4" in note for note in rung.notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "nodes"),
+    [
+        ("saricles/MiniMax-M2.7-REAP-172B-A10B-NVFP4-GB10", 1),
+        ("Tengyunw/GLM-4.7-NVFP4", 2),
+        ("2wild4tv/GLM-5.3-Int4-Int8Mix", 4),
+    ],
+)
+def test_sizes_that_rules_do_not_allow_are_not_among_those_that_fit(sparks, plan, ask, model, nodes):
+    """A rule limits the share of the memory, and the larger sizes were computed without it: whoever set them had another
+    engine, or another split that is slower by half."""
+    fleet = sparks(nodes, switch=nodes > 2)
+    first = plan(fleet, ask(model)).deployments[0].groups[0].choice
+    could, has = first.prediction, first.candidate
+    assert could.verdict == "tight"
+    for wider in (
+        {"context": could.largest_context, "concurrency": has.concurrency},
+        {"context": has.context, "concurrency": could.largest_concurrency},
+    ):
+        found = plan(fleet, ask(model, **wider)).deployments[0].groups[0].choice.candidate
+        assert (found.how, found.shape.split) == (has.how, has.shape.split)
+        assert (found.context, found.concurrency) == (wider["context"], wider["concurrency"])
+
+
+def test_a_rule_about_a_large_share_takes_no_more_sizes_than_it_is_about(sparks, plan, ask):
+    """GLM-5.2 on four Sparks had one request without drafts, 16.9 tok/s: 32768 × 4 would take 0.9 of the memory, for which a
+    rule allows 0.8. Two with drafts take 0.88, for which it does not hold."""
+    rung = plan(sparks(4, switch=True), ask("QuantTrio/GLM-5.2-Int4-Int8Mix")).deployments[0].groups[0].choice
+    has = rung.candidate
+    assert (has.engine, has.speculation.method, has.context, has.concurrency) == (
+        "sglang",
+        "nextn",
+        32_768,
+        2,
+    )
+    assert 0.8 < has.memory_fraction < 0.9
+    assert "jit-compile-oom" not in rung.rules
+    assert any(
+        "concurrency 2 instead of 4: 32768 × 4 does not fit within what rules" in one for one in rung.notes
+    )

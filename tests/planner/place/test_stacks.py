@@ -1,14 +1,24 @@
 import pytest
 
 from sparkfleet.hostfacts.node import InstalledEngine
-from sparkfleet.knowledge.engines.images import IMAGES
+from sparkfleet.knowledge.engines.images import IMAGES, images_of
 from sparkfleet.knowledge.models.known_models import known_checkpoint
 from sparkfleet.knowledge.published.left_out import families_left_out
 from sparkfleet.perf.latency.factor_keys import release_of
 from sparkfleet.perf.prediction import Speculation, Split
 from sparkfleet.perf.predictor import Predictor
 from sparkfleet.perf.weight_formats import format_of
-from sparkfleet.planner.place.stacks import in_order, proves, splits_for, stacks_for, unable, unproven_images
+from sparkfleet.planner.place.stacks import (
+    _known_images,
+    images_by_name,
+    in_order,
+    may_requantize,
+    proves,
+    splits_for,
+    stacks_for,
+    unable,
+    unproven_images,
+)
 
 MODEL = "Qwen/Qwen3.6-27B-FP8"
 
@@ -84,6 +94,34 @@ class TestStacks:
         images = [stack.image for stack in options]
         assert images.index("lmsysorg/sglang:v0.5.23") < images.index("nvcr.io/nvidia/sglang:25.11-py3")
 
+    def test_of_releases_that_nobody_ran_one_whose_flags_were_read_comes_first(self, variant):
+        """Two had the same month as their date, so their order in the file decided."""
+        unproven = [image.image for image in unproven_images(MODEL, "fp8", "vllm")]
+        assert unproven[:3] == [
+            "vllm/vllm-openai:v0.32.0",
+            "vllm/vllm-openai:v0.33.0",
+            "vllm/vllm-openai:v0.30.0-aarch64",
+        ]
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm", "llama.cpp"])
+    @pytest.mark.parametrize("quant", ["nvfp4", "fp8", "mxfp4", "bf16"])
+    @pytest.mark.parametrize("model", [MODEL, "deepseek-ai/DeepSeek-V4-Flash-0731", "openai/gpt-oss-120b"])
+    def test_the_order_of_the_file_decides_nothing(self, variant, monkeypatch, engine, quant, model):
+        """But between builds of one tag."""
+
+        def images():
+            _known_images.cache_clear()
+            return [one.image for one in stacks_for(variant(model=model), engine, quant, ()).options]
+
+        before, known = images(), IMAGES.content
+        turned = [one for one in reversed(known.images) if len(images_of(one.image)) == 1]
+        moved = [one for one in known.images if len(images_of(one.image)) > 1]
+        with monkeypatch.context() as patched:
+            patched.setattr(IMAGES, "content", known.model_copy(update={"images": (*turned, *moved)}))
+            after = images()
+        _known_images.cache_clear()
+        assert after == before
+
     def test_what_was_seen_to_work_comes_first(self, variant):
         options = stacks_for(variant(), "vllm", "gptq-int4", ()).options
         assert options[0].image == "nvcr.io/nvidia/vllm:26.04-py3"
@@ -112,6 +150,12 @@ class TestStacks:
             in {one.what: one.reason for one in found.rejected}["vllm-node-mxfp4:latest"]
         )
         assert all("/" in stack.image for stack in found.options)
+
+    def test_only_a_build_that_requantizes_makes_published_rates_doubtful(self):
+        assert may_requantize("openai/gpt-oss-120b", "mxfp4", "vllm")
+        assert not may_requantize("openai/gpt-oss-120b", "mxfp4", "llama.cpp")
+        assert images_by_name("deepseek-ai/DeepSeek-V4-Flash-0731", "fp8+mxfp4-experts")
+        assert not may_requantize("deepseek-ai/DeepSeek-V4-Flash-0731", "fp8+mxfp4-experts", "vllm")
 
     def test_images_made_for_one_family_serve_only_it(self, variant):
         other = stacks_for(variant(), "vllm", "nvfp4", ()).options
@@ -178,10 +222,17 @@ class TestStacks:
                 {"method": "dspark", "tokens": 7, "draft": "RadixArk/Qwen3.8-27B-DSpark"},
                 "0.29 and later do",
             ),
+            (
+                "lmsysorg/sglang:v0.5.23",
+                {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 20},
+                "SGLang 0.5.23 starts NEXTN with the same flags",
+            ),
+            ("lmsysorg/sglang:v0.5.12", {"method": "nextn", "tokens": 5, "topk": 4, "beam_tokens": 20}, ""),
         ],
     )
     def test_a_release_that_is_too_old_for_a_method_is_not_tried(self, variant, image, speculation, expected):
-        (stack,) = stacks_for(variant(image=image), "vllm", "fp8", ()).options
+        engine = "sglang" if "sglang" in image else "vllm"
+        (stack,) = stacks_for(variant(image=image), engine, "fp8", ()).options
         version = image.partition(":v")[2]
         reason = unable(stack._replace(version=version, known=None), Speculation(**speculation))
         assert (expected in reason) if expected else reason == ""

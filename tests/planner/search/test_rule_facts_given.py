@@ -58,4 +58,5 @@ def test_the_kernel_of_a_group_is_known_if_its_nodes_have_the_same_one(
 ):
     """`cuda-free-cap-102` reads it, and no plan knew it."""
     plan(boxes(TRAPPED, second), ask(engine="vllm", parallel={"tp": 2}))
-    assert {situation.kernel_os for situation in judged} == {known}
+    of_nodes = [situation for situation in judged if situation.nodes == 2 and situation.topology is not None]
+    assert {situation.kernel_os for situation in of_nodes} == {known}

@@ -42,6 +42,15 @@ class TestReasons:
         else:
             raise AssertionError([rung.reason for rung in rest])
 
+    def test_a_rule_that_costs_more_than_the_evidence_is_the_reason(self, sparks, plan, ask):
+        """DFlash-2 has five published measurements, the choice none on two Sparks, and "fewer" was the reason of 3.05×."""
+        found = plan(sparks(2), ask("Qwen/Qwen3.8-27B-FP8", content="agent"))
+        drafts = next(one for one in found.deployments[0].groups[0].ladder if "DFLASH2" in one.candidate.how)
+        assert drafts.published.rows > choice(found).published.rows
+        assert drafts.repeated_prefill.off
+        assert f"{drafts.candidate.how} is predicted faster" in choice(found).reason
+        assert f"`sparkfleet explain {drafts.repeated_prefill.rule}`" in choice(found).reason
+
 
 def test_the_next_rung_that_is_predicted_faster_is_named_beside_the_fastest(sparks, plan, ask):
     """22 tok/s were chosen and 36 of the same engine were the next rung: only the fastest, another engine, was named."""
@@ -82,6 +91,20 @@ def test_the_reason_of_such_a_rung_is_what_ranks_it(sparks, plan, ask):
     orders = [rung.order for rung in found.deployments[0].groups[0].ladder if rung.order]
     assert orders
     assert set(orders) <= {f"behind rung {number}: published less" for number in (2, 3, 4)}
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen3.6-27B-FP8", "nvidia/Qwen3.6-27B-NVFP4"])
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_no_two_rungs_start_the_same_engine(sparks, plan, ask, model, nodes):
+    """SGLang 0.5.23 has a beam's draft tokens as a flag in any case, and EAGLE is its NEXTN: rung 2 was rung 1 once more."""
+    ladder = plan(sparks(nodes, switch=nodes > 2), ask(model)).deployments[0].groups[0].ladder
+    shape = ladder[0].candidate.shape
+    on_all = [rung.candidate for rung in ladder if rung.candidate.shape == shape]
+    assert any(one.speculation.topk > 1 for one in on_all)
+    started = [
+        (one.engine, one.image, one.speculation.model_copy(update={"beam_tokens": None})) for one in on_all
+    ]
+    assert len(started) == len(set(started))
 
 
 class TestReasonsOfOtherSplits:
