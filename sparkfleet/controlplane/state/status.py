@@ -62,7 +62,7 @@ class NodeReport(Value):
 
     @property
     def last_words(self) -> str:
-        """Its heat and its memory, in words: what explains that it went off; "" if neither was read."""
+        """Heat and memory of the node, in words: what explains that it went off; "" if neither was read."""
         slow = self.readings.slow if self.readings else None
         heat = max((gpu.temperature_c or 0.0 for gpu in slow.gpus or ()), default=0.0) if slow else 0.0
         found = (
