@@ -259,8 +259,7 @@ def _expiry(key: KeyEntry) -> str:
     assert key.limits.expires is not None
     date = datetime.fromtimestamp(key.limits.expires, UTC).strftime("%Y-%m-%d")
     return (
-        f"{key.name} expired on {date}; `sparkfleet keys limit {key.name} --expires 90d`, with its other limits,"
-        " makes it valid again"
+        f"{key.name} expired on {date}; `sparkfleet keys limit {key.name} --expires 90d` makes it valid again"
     )
 
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 
@@ -50,6 +50,8 @@ class _Answer(Value):
     """The netplan file that the helper has written; "" if there is none."""
     others: dict[str, tuple[str, ...]]
     """Other netplan files that configure a netdev on which rails can be: path to netdevs."""
+    loose: tuple[str, ...] = ()
+    """Netdevs on which rails can be, and that answer ARP for addresses of other netdevs."""
     firewall: str = ""
     """The table of `fabric firewall` as it is loaded; "" if there is none."""
     nft: bool = False
@@ -86,6 +88,10 @@ class FabricOutcome(Value):
 
 class NotPermitted(NodeError):
     """sparkfleet has no permission to change the rails of a node. `do` has the commands that give it."""
+
+    node: str = ""
+    commands: str = ""
+    """The commands alone, a line each; "" if they are not known."""
 
 
 class _OtherRelease(NodeError):
@@ -139,15 +145,19 @@ async def _not_permitted(channel: Channel, user: str, home: str, why: str) -> No
     copy = f"{home}/.local/share/sparkfleet/sparkfleet-rails"
     await channel.write(copy, HELPER, mode=0o700)
     copy = shlex.quote(copy)
-    return NotPermitted(
+    commands = (
+        f"  sudo install -D -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
+        f"  echo '{sudoers(user)}' | sudo tee /etc/sudoers.d/sparkfleet-rails\n"
+        "  sudo chmod 0440 /etc/sudoers.d/sparkfleet-rails"
+    )
+    refused = NotPermitted(
         f"{channel.node}: {why}",
         means=f"One program has to run as root: {HELPER_PATH}. It sets the addresses of the rails and loads"
         f" the firewall's rules, nothing else; a copy to read is at {copy}.",
-        do=f"Run this once on {channel.node}, then try again:\n"
-        f"  sudo install -D -o root -g root -m 0755 {copy} {HELPER_PATH}\n"
-        f"  echo '{sudoers(user)}' | sudo tee /etc/sudoers.d/sparkfleet-rails\n"
-        "  sudo chmod 0440 /etc/sudoers.d/sparkfleet-rails",
+        do=f"Run this once on {channel.node}, then try again:\n{commands}",
     )
+    refused.node, refused.commands = channel.node, commands
+    return refused
 
 
 # --- the change -------------------------------------------------------------------------------------------------------
@@ -159,18 +169,20 @@ async def apply_plan(
     channels: Mapping[str, Channel],
     reopen: Reopen,
     *,
+    nodes: Collection[str],
     rollback_s: int = ROLLBACK_S,
 ) -> FabricOutcome:
-    """Changes all nodes, checks new connections and the rails, then confirms or reverts on all nodes.
+    """Changes nodes, checks new connections to them and their rails, then confirms or reverts on all of them.
 
     Args:
         plan: the new configuration; nodes without ports are not changed.
+        nodes: those to change. The links of the others stay up: engines may speak over them.
         helpers: by node, from `find_helper`.
         channels: the open connections.
         reopen: opens new ones.
         rollback_s: seconds after which an unconfirmed node reverts its change.
     """
-    requests = {one.node: one.request() for one in plan.nodes if one.ports}
+    requests = {one.node: one.request() for one in plan.nodes if one.ports and one.node in nodes}
     return await change(
         ("apply", requests),
         helpers,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from ipaddress import IPv4Interface
 
 from pydantic import ValidationError
@@ -22,9 +22,17 @@ class EnrolledMachine(Value):
     hostname: str
 
 
-def name_machines(machines: Sequence[EnrolledMachine], old: Inventory | None) -> dict[str, Node]:
-    """A name for each machine: the one it has in `old`, or its host name's first part, made unique."""
+def name_machines(
+    machines: Sequence[EnrolledMachine],
+    old: Inventory | None,
+    moved: Mapping[tuple[str, int], str] = FrozenDict(),
+) -> dict[str, Node]:
+    """A name for each machine: the one it has in `old`, or its host name's first part, made unique.
+
+    `moved`: names of nodes of `old` that are at another address now, by address and port.
+    """
     known = {(node.address, node.port): name for name, node in old.nodes.items()} if old else {}
+    known |= moved
     named: dict[str, Node] = {}
     for machine in machines:
         if name := known.get((machine.node.address, machine.node.port)):
@@ -162,7 +170,11 @@ def merge(old: Inventory | None, nodes: Mapping[str, Node], links: Sequence[Link
 
 
 def _with_switch_names(links: Sequence[Link], old: Sequence[Link]) -> tuple[Link, ...]:
-    """Keeps the names that a person gave to switches."""
+    """Keeps the names that a person gave to switches.
+
+    A cable that is new at a found switch gets the name that all known cables of this switch have: by another one it would be
+    at another switch, without a way to them.
+    """
     names = {
         (link.nodes[0], end.netdev): link.switch
         for link in old
@@ -170,9 +182,25 @@ def _with_switch_names(links: Sequence[Link], old: Sequence[Link]) -> tuple[Link
         for rail in link.rails
         for end in rail
     }
+    given: dict[str, set[str]] = {}
+    for link in links:
+        if link.switch and (name := names.get((link.nodes[0], link.rails[0][0].netdev))):
+            given.setdefault(link.switch, set()).add(name)
     return tuple(
-        link.model_copy(update={"switch": names.get((link.nodes[0], link.rails[0][0].netdev), link.switch)})
+        link.model_copy(
+            update={
+                "switch": names.get(
+                    (link.nodes[0], link.rails[0][0].netdev),
+                    _only(given.get(link.switch, set()), link.switch),
+                )
+            }
+        )
         if link.switch
         else link
         for link in links
     )
+
+
+def _only(names: Collection[str], otherwise: str) -> str:
+    """The one name; `otherwise` if there is none, or more than one."""
+    return next(iter(names)) if len(names) == 1 else otherwise

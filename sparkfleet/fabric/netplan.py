@@ -2,14 +2,14 @@
 
 Every rail gets a subnet of its own: the kernel sends for a subnet through one device, so two rails in one subnet are
 one rail. MTU 9000 lets RoCE use 4096-byte packets; link-local addresses are off, because they move the index of the
-GID that NCCL is configured to use. Addresses that already fit are kept.
+GID that NCCL is configured to use. Addresses that already fit are kept, also if a new node joins them at a switch.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Interface, IPv4Network, ip_network
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, ip_network
 from typing import Any
 
 from sparkfleet.errors import SparkfleetError
@@ -89,7 +89,7 @@ def plan_fabric(found: DiscoveredLinks, views: Sequence[PortScan]) -> FabricPlan
         )
     wires = list(_wires(found))
     taken = list(_taken(views, {(end.node, end.netdev.name) for wire in wires for end in wire}))
-    kept = _kept(wires, taken)
+    kept = _kept(wires, taken, numbers)
     taken += [interface.network for addresses in kept.values() for interface in addresses]
     free = (net for net in POOL if isinstance(net, IPv4Network) and not any(map(net.overlaps, taken)))
     ports: dict[str, list[PortPlan]] = defaultdict(list)
@@ -132,19 +132,54 @@ def _taken(views: Iterable[PortScan], rails: set[tuple[str, str]]) -> Iterator[I
 
 
 def _kept(
-    wires: Sequence[tuple[FoundEnd, ...]], taken: Sequence[IPv4Network]
+    wires: Sequence[tuple[FoundEnd, ...]], taken: Sequence[IPv4Network], numbers: Mapping[str, int]
 ) -> dict[int, tuple[IPv4Interface, ...]]:
-    """Wires whose ends already share a subnet of their own, by index."""
+    """Wires of which all ends, or two at a switch, already share a subnet of their own, by index."""
     kept: dict[int, tuple[IPv4Interface, ...]] = {}
     used = list(taken)
     for index, wire in enumerate(wires):
-        if (addresses := shared_addresses(wire, used)) is None:
+        addresses = shared_addresses(wire, used) or _completed(wire, used, numbers)
+        if addresses is None:
             continue
         network = addresses[0].network
         if all(one.is_private and one.ip not in _ends(network) for one in addresses):
             kept[index] = addresses
             used.append(network)
     return kept
+
+
+def _completed(
+    wire: Sequence[FoundEnd], taken: Sequence[IPv4Network], numbers: Mapping[str, int]
+) -> tuple[IPv4Interface, ...] | None:
+    """Addresses in the subnet that most ends at a switch share, new ones for the others; None if no two share one."""
+    networks = [network for end in wire for network in {one.network for one in end.netdev.ipv4}]
+    free = [one for one in networks if not any(map(one.overlaps, taken))]
+    network = max(free, key=free.count, default=None)
+    if network is None or free.count(network) < 2:
+        return None
+    own: dict[str, IPv4Interface] = {}
+    for end in wire:
+        mine = (one for one in end.netdev.ipv4 if one.network == network and one not in own.values())
+        if (address := next(mine, None)) is not None:
+            own[end.node] = address
+    for end in wire:
+        if end.node not in own:
+            address = _free_address(network, {one.ip for one in own.values()}, numbers[end.node])
+            if address is None:
+                return None
+            own[end.node] = address
+    return tuple(own[end.node] for end in wire)
+
+
+def _free_address(network: IPv4Network, used: Collection[IPv4Address], number: int) -> IPv4Interface | None:
+    """The address of node `number` as in a fresh subnet, or the next free one from there; None if all are used."""
+    size = network.num_addresses
+    offsets = ((FIRST_HOST + number + step) % size for step in range(min(size, MOST_NODES + len(used))))
+    for offset in offsets:
+        address = network[offset]
+        if address not in used and address not in _ends(network):
+            return IPv4Interface(f"{address}/{network.prefixlen}")
+    return None
 
 
 def _ends(network: IPv4Network) -> tuple[object, ...]:
@@ -218,6 +253,15 @@ def unsaved(plan: NodePlan, own: str, others: Mapping[str, Sequence[str]]) -> tu
         f"{port.netdev}: {port.address} is not in a netplan file, and is lost when the node reboots"
         for port in plan.ports
         if port.netdev not in elsewhere
+    )
+
+
+def loose_arp(plan: NodePlan, loose: Collection[str]) -> tuple[str, ...]:
+    """Sentences about rails that answer ARP for addresses of other netdevs, of which `loose` has the names."""
+    return tuple(
+        f"{port.netdev}: answers ARP for other netdevs' addresses, so neighbours may use the wrong rail → for its own only"
+        for port in plan.ports
+        if port.netdev in loose
     )
 
 

@@ -2,18 +2,18 @@
 """Sets the addresses of a node's rails, as root, and takes them back unless somebody confirms in time.
 
 This program is copied to nodes and is all that sparkfleet may do there as root. It needs nothing but Python, never
-starts a shell, checks all of its input, and touches four things: /etc/netplan/60-sparkfleet.yaml (or, if there is no
-netplan, the running addresses), `netplan`, its own table of nftables with the file and the unit that load it after a
-reboot, and its own directory in /run.
+starts a shell, checks all of its input, and touches five things: /etc/netplan/60-sparkfleet.yaml (or, if there is no
+netplan, the running addresses), `netplan`, the two settings of ARP of each rail with their file in /etc/sysctl.d, its own
+table of nftables with the file and the unit that load it after a reboot, and its own directory in /run.
 
     apply SECONDS    reads {"ports": [{"netdev", "address", "mtu"}]} from stdin; prints {"token": …}
     firewall SECONDS reads {"netdevs": […], "peers": […], "open": […]} from stdin: the rails, the addresses of the other
                      nodes, and ports that stay open to everybody; or {} for no firewall; prints {"token": …}
     confirm TOKEN    keeps what was applied
     rollback TOKEN   takes it back now
-    show             prints {"backend", "version", "own", "others", "firewall"}: the netplan file of this program, the
-                     netdevs of ConnectX that other netplan files name, and the table. Contents of other files stay here:
-                     they may hold the keys of a Wi-Fi.
+    show             prints {"backend", "version", "own", "others", "loose", "firewall"}: the netplan file of this program,
+                     the netdevs of ConnectX that other netplan files name, those that answer ARP for addresses of other
+                     netdevs, and the table. Contents of other files stay here: they may hold the keys of a Wi-Fi.
 
 Only netdevs of a ConnectX are changed. The one exception is a simulated node, on which root has made /etc/sparkfleet-lab.
 
@@ -46,6 +46,12 @@ LAB = Path("/etc/sparkfleet-lab")
 MELLANOX = "0x15b3"
 """Vendor of every ConnectX: https://pci-ids.ucw.cz/read/PC/15b3"""
 DRIVER = "mlx5_core"
+CONF = Path("/proc/sys/net/ipv4/conf")
+SYSCTL_FILE = Path("/etc/sysctl.d/60-sparkfleet-rails.conf")
+ARP = {"arp_ignore": 1, "arp_announce": 2}
+"""Settings of a rail: it answers ARP for its own addresses only, and asks with one of them. By default Linux answers on
+every netdev for every address of the machine, and both halves of a port are on the wire of a switch: neighbours then
+send to the MAC of the wrong half. Documentation/networking/ip-sysctl.rst of the kernel."""
 NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 FIREWALL_FILE = Path("/etc/sparkfleet/firewall.nft")
 FIREWALL_UNIT = Path("/etc/systemd/system/sparkfleet-firewall.service")
@@ -171,6 +177,85 @@ class Addresses:
         run("ip", "link", "set", "dev", netdev, "mtu", str(mtu), "up")
         for address in addresses:
             run("ip", "addr", "replace", address, "dev", netdev)
+
+
+class StrictArp:
+    """The settings of ARP of rails, running and, if `file` is given, after a reboot."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file = file
+
+    def save(self, ports: list[dict[str, Any]]) -> Any:
+        """The file as it is, and the running settings."""
+        text = self.file.read_text() if self.file is not None and self.file.exists() else None
+        return {"text": text, "running": {port["netdev"]: _arp_of(port["netdev"]) for port in ports}}
+
+    def apply(self, ports: list[dict[str, Any]]) -> None:
+        """Set `ARP`, and write the file: systemd reads it at boot, and whenever a netdev is added."""
+        names = sorted(port["netdev"] for port in ports)
+        self._write("".join(f"net/ipv4/conf/{name}/{key} = {ARP[key]}\n" for name in names for key in ARP))
+        for name in names:
+            self._set(name, ARP)
+
+    def restore(self, saved: Any) -> None:
+        """As it was."""
+        self._write(saved["text"])
+        for name, settings in saved["running"].items():
+            self._set(name, settings)
+
+    def _write(self, text: str | None) -> None:
+        if self.file is None:
+            return
+        if text is None:
+            self.file.unlink(missing_ok=True)
+        else:
+            self.file.parent.mkdir(mode=0o755, exist_ok=True)
+            replace_file(self.file, text, 0o644)
+
+    def _set(self, netdev: str, settings: dict[str, int]) -> None:
+        for key, value in settings.items():
+            (CONF / netdev / key).write_text(f"{value}\n")
+
+
+def _arp_of(netdev: str) -> dict[str, int]:
+    return {key: int((CONF / netdev / key).read_text()) for key in ARP}
+
+
+def loose_netdevs(file: Path | None) -> list[str]:
+    """Netdevs of ConnectX that answer ARP for other netdevs' addresses, or will after a reboot."""
+    lines = set(_text(file).splitlines()) if file is not None and file.exists() else set()
+    return [
+        name
+        for name in _rail_netdevs()
+        if (CONF / name).is_dir()
+        and (
+            _arp_of(name) != ARP
+            or (file is not None and not {f"net/ipv4/conf/{name}/{key} = {ARP[key]}" for key in ARP} <= lines)
+        )
+    ]
+
+
+class Rails:
+    """Addresses and settings of ARP, changed and restored together."""
+
+    def __init__(self, addresses: Backend, arp: StrictArp) -> None:
+        self.name, self._addresses, self._arp = addresses.name, addresses, arp
+
+    def save(self, ports: Any) -> Any:
+        """Both as they are."""
+        return {"addresses": self._addresses.save(ports), "arp": self._arp.save(ports)}
+
+    def apply(self, ports: Any) -> None:
+        """ARP first: no neighbour learns the MAC of a wrong netdev for a new address."""
+        self._arp.apply(ports)
+        self._addresses.apply(ports)
+
+    def restore(self, saved: Any) -> None:
+        """Both as they were, the addresses also if ARP cannot be set."""
+        try:
+            self._arp.restore(saved["arp"])
+        finally:
+            self._addresses.restore(saved["addresses"])
 
 
 class Firewall:
@@ -332,8 +417,10 @@ def rendered(ports: list[dict[str, Any]]) -> str:
 
 
 def backend() -> Backend:
-    """Netplan if it is installed, else `ip`."""
-    return Netplan() if shutil.which("netplan") and NETPLAN.is_dir() else Addresses()
+    """Netplan if it is installed, else `ip`, until the next reboot; each with the settings of ARP."""
+    if shutil.which("netplan") and NETPLAN.is_dir():
+        return Rails(Netplan(), StrictArp(SYSCTL_FILE))
+    return Rails(Addresses(), StrictArp(None))
 
 
 # --- checks of the input ----------------------------------------------------------------------------------------------
@@ -565,6 +652,7 @@ def show(backend: Backend) -> dict[str, Any]:
         "version": version(),
         "own": known_lines(_text(NETPLAN_FILE)) if NETPLAN_FILE in files else "",
         "others": {path: netdevs for path, netdevs in others.items() if netdevs},
+        "loose": loose_netdevs(SYSCTL_FILE if backend.name == "netplan" else None),
         "firewall": table,
         "nft": bool(shutil.which("nft")),
     }
@@ -576,10 +664,14 @@ def _text(file: Path) -> str:
 
 def named_in(text: str) -> list[str]:
     """The netdevs that rails can be on, and that a netplan file names, or matches by a pattern, a MAC or their driver."""
-    netdevs = sorted(path.name for path in NETDEVS.iterdir() if is_connectx(path.name) or is_simulated())
+    netdevs = _rail_netdevs()
     lines = _COMMENT.sub("", text)
     matched = _MATCHED.findall(lines)
     return [name for name in netdevs if _is_named(name, lines, matched)]
+
+
+def _rail_netdevs() -> list[str]:
+    return sorted(path.name for path in NETDEVS.iterdir() if is_connectx(path.name) or is_simulated())
 
 
 def _is_named(netdev: str, lines: str, matched: list[tuple[str, str]]) -> bool:

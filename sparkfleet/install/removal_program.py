@@ -24,6 +24,7 @@ OF_ROOT = (
     "/etc/sudoers.d/sparkfleet-page-cache",
     "/etc/systemd/system/sparkfleet-firewall.service",
     "/etc/sparkfleet/firewall.nft",
+    "/etc/sysctl.d/60-sparkfleet-rails.conf",
     "/etc/netplan/60-sparkfleet.yaml",
 )
 LINGERS = "/var/lib/systemd/linger"

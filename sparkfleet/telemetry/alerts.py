@@ -485,8 +485,8 @@ CONTROLLER = (
         summary="The API key {{ $labels.key }} expires in {{ $value | humanizeDuration }}; below zero it has expired.",
         means="After that, requests with it are refused with 401.",
         look="`sparkfleet keys list`: its expiry and its last use.",
-        do="`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end. It replaces all"
-        " limits of the key, so repeat the others. If nobody uses it: `sparkfleet keys revoke {{ $labels.key }}`.",
+        do="`sparkfleet keys limit {{ $labels.key }} --expires 90d` gives it a later end."
+        " If nobody uses it: `sparkfleet keys revoke {{ $labels.key }}`.",
     ),
 )
 

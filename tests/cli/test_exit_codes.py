@@ -38,7 +38,7 @@ WORDS = {
     "logs": ["tiny"],
     "observe config": ["files"],
     "keys create": ["me"],
-    "keys limit": ["me"],
+    "keys limit": ["me", "--concurrent", "2"],
     "keys rotate": ["me"],
     "keys revoke": ["me"],
     "connect": ["openai", "tiny"],

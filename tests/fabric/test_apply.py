@@ -151,8 +151,10 @@ class Fleet:
         self.fresh.append(self.channel(name))
         return self.fresh[-1]
 
-    async def apply(self):
-        return await apply_plan(PLAN, self.helpers, self.channels, self.reopen, rollback_s=30)
+    async def apply(self, *nodes):
+        return await apply_plan(
+            PLAN, self.helpers, self.channels, self.reopen, nodes=nodes or self.helpers, rollback_s=30
+        )
 
 
 async def test_a_change_that_works_everywhere_is_confirmed_through_new_connections(monkeypatch):
@@ -170,6 +172,13 @@ async def test_a_change_that_works_everywhere_is_confirmed_through_new_connectio
     }
     assert all("confirm" not in call.argv for call in fleet.channels["s1"].calls)
     assert all(channel.is_closed for channel in fleet.fresh)
+
+
+async def test_the_links_of_other_nodes_stay_up(monkeypatch):
+    """For a new node at a switch, the rails of all were set anew, under the engines that spoke over them."""
+    fleet = Fleet(monkeypatch)
+    assert (await fleet.apply("s2")).kept
+    assert {name for name, *_ in fleet.told} == {"s2"}
 
 
 async def test_links_have_time_to_come_back(monkeypatch):

@@ -118,6 +118,25 @@ def test_fields_that_a_person_wrote_are_kept():
     assert merged == old
 
 
+def test_a_new_node_is_at_the_switch_that_a_person_has_named(switched):
+    """It was at `switch`, the others at `top-shelf`: two switches, and no way from one to the other."""
+    found = switched(4)
+    old = found.model_copy(
+        update={"links": tuple(one.model_copy(update={"switch": "top-shelf"}) for one in found.links[:3])}
+    )
+    merged = merge(old, found.nodes, found.links, "f")
+    assert [link.switch for link in merged.links] == ["top-shelf"] * 4
+    two = old.model_copy(
+        update={
+            "links": (old.links[0], *(one.model_copy(update={"switch": "shelf"}) for one in old.links[1:]))
+        }
+    )
+    assert [link.switch for link in merge(two, found.nodes, found.links, "f").links] == [
+        *("top-shelf", "shelf", "shelf"),
+        found.links[3].switch,
+    ], "of two named switches nobody knows which it is"
+
+
 def test_a_new_inventory_begins_with_its_first_node():
     merged = merge(None, {"b": Node(address="local"), "a": machine("10.0.0.1", "x").node}, [], "home")
     assert (merged.head, merged.fleet) == ("b", "home")

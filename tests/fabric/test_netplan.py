@@ -123,6 +123,32 @@ def test_both_halves_in_one_subnet_get_subnets_of_their_own(joined):
     assert addresses(plan)["spark1", HALVES[1]] == "192.168.100.10/24"
 
 
+@pytest.mark.parametrize(
+    ("given", "fifth"),
+    [
+        ({n: f"10.9.{{half}}.{n}/24" for n in (1, 2, 3, 4)}, "10.9.{half}.14/24"),  # the owner's own
+        (
+            {1: "192.168.10{half}.10/24", 3: "192.168.10{half}.12/24", 4: "192.168.10{half}.13/24"},
+            "192.168.10{half}.14/24",
+        ),
+        ({n: f"172.31.5{{half}}.{n}/29" for n in (1, 2, 3)}, "172.31.5{half}.5/29"),
+        # It comes from another fleet, and has an address of this one.
+        ({1: "10.9.{half}.1/24", 2: "10.9.{half}.2/24", 5: "10.9.{half}.1/24"}, "10.9.{half}.12/24"),
+    ],
+    ids=["own subnets", "one was removed", "small", "twice"],
+)
+def test_a_new_node_at_a_switch_changes_no_address_of_the_others(joined, given, fifth):
+    """All rails of all nodes were given other addresses, because the new one had none."""
+    nodes = sorted({*given, 5})
+    ends = {
+        (n, name): [text.format(half=half)] for n, text in given.items() for half, name in enumerate(HALVES)
+    }
+    planned = addresses(plan_fabric(*joined(*((n,) for n in nodes), addresses=ends.items(), switch="crs812")))
+    kept = {(f"spark{n}", name): one for (n, name), (one,) in ends.items() if n != 5}
+    assert {end: one for end, one in planned.items() if end[0] != "spark5"} == kept
+    assert [planned["spark5", name] for name in HALVES] == [fifth.format(half=half) for half in (0, 1)]
+
+
 def test_the_file_is_netplan(joined):
     plan = plan_fabric(*joined((1, 2)))
     network = yaml.safe_load(render(plan.of("spark1")))["network"]

@@ -387,3 +387,58 @@ def test_the_firewall_passes_packets_of_a_connectx_only(node, netdev, words, mon
     assert began == []
     assert asked("enp1s0f1np1") == 0
     assert len(began) == 1
+
+
+@pytest.fixture
+def arp(node, monkeypatch):
+    """A rail and the port of the LAN as Linux has them, and the file of settings for after a reboot."""
+    for name in ("enp1s0f1np1", "enP7s7"):
+        (node / "conf" / name).mkdir(parents=True)
+        for key in rails_helper.ARP:
+            (node / "conf" / name / key).write_text("0\n")
+    monkeypatch.setattr(rails_helper, "CONF", node / "conf")
+    return node / "sysctl.d/60-sparkfleet-rails.conf"
+
+
+def arp_settings(file):
+    rail = rails_helper.CONF / "enp1s0f1np1"
+    return [int((rail / key).read_text()) for key in ("arp_ignore", "arp_announce")], file.exists()
+
+
+def test_a_rail_answers_arp_for_its_own_address_only_and_after_a_reboot_too(arp):
+    """At a switch both halves of a port answered for both addresses, and `fabric apply` was undone: a neighbour had the
+    MAC of the wrong half."""
+    assert rails_helper.loose_netdevs(arp) == ["enp1s0f1np1"]
+    strict = rails_helper.StrictArp(arp)
+    before = strict.save([PORT])
+    strict.apply([PORT])
+    assert arp_settings(arp) == ([1, 2], True)
+    assert arp.read_text().splitlines() == [
+        "net/ipv4/conf/enp1s0f1np1/arp_ignore = 1",
+        "net/ipv4/conf/enp1s0f1np1/arp_announce = 2",
+    ]
+    assert (rails_helper.CONF / "enP7s7/arp_ignore").read_text() == "0\n", "the LAN's port stays as it is"
+    assert rails_helper.loose_netdevs(arp) == []
+    strict.restore(before)
+    assert arp_settings(arp) == ([0, 0], False)
+
+
+def test_settings_of_arp_that_a_reboot_takes_away_are_named(arp):
+    rails_helper.StrictArp(None).apply([PORT])
+    assert arp_settings(arp) == ([1, 2], False)
+    assert rails_helper.loose_netdevs(None) == [], "without netplan the addresses last as long"
+    assert rails_helper.loose_netdevs(arp) == ["enp1s0f1np1"]
+
+
+def test_addresses_come_back_although_arp_cannot_be_set(arp, tmp_path):
+    addresses = Remembering(tmp_path / "addresses")
+    addresses.file.write_text("old")
+    rails = rails_helper.Rails(addresses, rails_helper.StrictArp(None))
+    saved = rails.save([PORT])
+    for key in rails_helper.ARP:
+        (rails_helper.CONF / "enp1s0f1np1" / key).unlink()
+    (rails_helper.CONF / "enp1s0f1np1").rmdir()
+    addresses.file.write_text("new")
+    with pytest.raises(OSError, match="enp1s0f1np1"):
+        rails.restore(saved)
+    assert addresses.file.read_text() == "old"

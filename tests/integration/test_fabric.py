@@ -100,11 +100,13 @@ def test_init_finds_all_nodes_and_both_rails_of_each_cable(sparkfleet, tmp_path,
 
 
 def bare(lab):
-    """As a Spark comes: no addresses on the rails, MTU 1500."""
+    """As a Spark comes: no addresses on the rails, MTU 1500, and Linux' own ARP."""
     for node in lab.nodes:
         for netdev in (FIRST, SECOND):
             lab.exec(node.name, ["ip", "addr", "flush", "dev", netdev], root=True)
             lab.exec(node.name, ["ip", "link", "set", "dev", netdev, "mtu", "1500"], root=True)
+            settings = f"cd /proc/sys/net/ipv4/conf/{netdev} && echo 0 > arp_ignore && echo 0 > arp_announce"
+            lab.exec(node.name, ["sh", "-c", settings], root=True)
 
 
 def seen(lab):
@@ -264,7 +266,7 @@ async def change(lab, reopen, rollback_s):
             await reopen(node)
             return open_channel(node, inventory.nodes[node])
 
-        return plan, await apply_plan(plan, helpers, channels, again, rollback_s=rollback_s)
+        return plan, await apply_plan(plan, helpers, channels, again, nodes=helpers, rollback_s=rollback_s)
     finally:
         await asyncio.gather(*(channel.close() for channel in channels.values()))
 

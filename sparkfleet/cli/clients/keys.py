@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from sparkfleet.cli.clients.key_limits import (
+    Admin,
+    AdminOnly,
+    Batch,
+    Concurrent,
+    Expires,
+    NewAdmin,
+    NewAdminOnly,
+    NewBatch,
+    NewConcurrent,
+    NewExpires,
+    NewRequests,
+    NewTokens,
+    Requests,
+    Tokens,
+    changed_limits,
+    changes,
+    day_of,
+    limits_of,
+    words_of,
+)
 from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOption, open_session, run
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
-from sparkfleet.cli.times import seconds_of, time_ahead
+from sparkfleet.cli.times import seconds_of
 from sparkfleet.controlplane.api.api_models import LONGEST_GRACE_S
 from sparkfleet.controlplane.api.client import FleetClient, key_request
 from sparkfleet.controlplane.state.api_keys import CONFIRM_S, KeyRow
@@ -35,37 +55,6 @@ KEYS_STAY = "So does the key that seals `env` of deployments."
 KeyArgument = Annotated[str, typer.Argument(help="A name for the key.", metavar="NAME", show_default=False)]
 
 
-Requests = Annotated[
-    int | None, typer.Option("--requests-per-minute", min=1, max=100_000, help="Requests in any minute.")
-]
-Tokens = Annotated[
-    int | None,
-    typer.Option(
-        "--tokens-per-minute", min=1, max=1_000_000_000, help="Tokens of prompts and answers in any minute."
-    ),
-]
-Concurrent = Annotated[int | None, typer.Option("--concurrent", min=1, max=100_000, help="Requests at once.")]
-Batch = Annotated[bool, typer.Option("--batch", help="Its requests wait for those of other keys.")]
-Expires = Annotated[
-    str,
-    typer.Option(
-        "--expires", help="Refuse it after that: 12h, 30d, or a date such as 2027-01-31.", metavar="WHEN"
-    ),
-]
-
-Admin = Annotated[
-    bool,
-    typer.Option(
-        "--admin", help="It may stop, start and drain on the page, reads logs and sees every request there."
-    ),
-]
-
-
-AdminOnly = Annotated[
-    bool, typer.Option("--admin-only", help="As --admin, and its requests to models are refused.")
-]
-
-
 @app.command("create")
 def create(
     name: KeyArgument,
@@ -81,7 +70,7 @@ def create(
     json: JsonOption = False,
 ) -> int:
     """Make a key. It is shown once; only its hash is kept. Without limits it has none."""
-    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin, admin_only=admin_only)
+    limits = limits_of(requests, tokens, concurrent, batch, expires, admin=admin, admin_only=admin_only)
     key_request(name, limits)  # a wrong name is named also if no fleet answers
     return run(_create(name, limits, open_session(inventory), json))
 
@@ -90,18 +79,24 @@ def create(
 def limit(
     name: KeyArgument,
     *,
-    requests: Requests = None,
-    tokens: Tokens = None,
-    concurrent: Concurrent = None,
-    batch: Batch = False,
-    expires: Expires = "",
-    admin: Admin = False,
-    admin_only: AdminOnly = False,
+    requests: NewRequests = None,
+    tokens: NewTokens = None,
+    concurrent: NewConcurrent = None,
+    batch: NewBatch = None,
+    expires: NewExpires = "",
+    admin: NewAdmin = None,
+    admin_only: NewAdminOnly = None,
     inventory: InventoryOption = DEFAULT_INVENTORY,
 ) -> int:
-    """Replace the limits of a key by these: what is left out has no limit, and no admin's rights. Its text stays."""
-    limits = _limits(requests, tokens, concurrent, batch, expires, admin=admin, admin_only=admin_only)
-    return run(_limit(name, limits, open_session(inventory)))
+    """Change limits of a key: what is left out stays as it is, as does its text."""
+    given = changes(requests, tokens, concurrent, expires, batch=batch, admin=admin, admin_only=admin_only)
+    if not given:
+        raise SpecError(
+            f"No limit of {name} is given, so none changes.",
+            do=f"`sparkfleet keys list` has its limits; `sparkfleet keys limit {name} --concurrent 4` changes one, and 0"
+            " takes it away.",
+        )
+    return run(_limit(name, given, open_session(inventory)))
 
 
 @app.command("rotate")
@@ -160,8 +155,10 @@ async def _create(name: str, limits: KeyLimits, session: Session, json: bool) ->
     return _show(name, key, json)
 
 
-async def _limit(name: str, limits: KeyLimits, session: Session) -> int:
+async def _limit(name: str, given: Mapping[str, Any], session: Session) -> int:
     async with await session.controller() as client:
+        found = next((row.limits for row in await client.keys() if name in {row.name, row.id}), KeyLimits())
+        limits = changed_limits(name, found, given)
         key = await client.limit_key(name, limits)
     _warn(key, "may use the former limits")
     console.print(f"Key {key['name']}: {words_of(limits) or 'no limits'}.", markup=False)
@@ -244,59 +241,10 @@ def _table(keys: Sequence[KeyRow]) -> Table:
     for key in keys:
         limits = words_of(key.limits)
         if key.former_until is not None and key.former_until > time.time():
-            limits = ", ".join(filter(None, (limits, f"old text until {_day(key.former_until)}")))
-        cells = (key.name, key.id, _day(key.created), _day(key.used), limits, ", ".join(key.may_use))
+            limits = ", ".join(filter(None, (limits, f"old text until {day_of(key.former_until)}")))
+        cells = (key.name, key.id, day_of(key.created), day_of(key.used), limits, ", ".join(key.may_use))
         table.add_row(*(Text(cell or "–") for cell in cells))
     return table
-
-
-def words_of(limits: KeyLimits) -> str:
-    """The limits of a key in words; "" if it has none."""
-    words = [
-        f"{limits.requests_per_minute} requests/min" if limits.requests_per_minute else "",
-        f"{limits.tokens_per_minute} tokens/min" if limits.tokens_per_minute else "",
-        f"{limits.concurrent} at once" if limits.concurrent else "",
-        "batch" if limits.priority == "batch" else "",
-        ("admin" if limits.inference else "admin only") if limits.admin else "",
-    ]
-    if limits.expires is not None:
-        words.append(f"{'expired' if limits.expires <= time.time() else 'until'} {_day(limits.expires)}")
-    return ", ".join(filter(None, words))
-
-
-def _limits(
-    requests: int | None,
-    tokens: int | None,
-    concurrent: int | None,
-    batch: bool,
-    expires: str,
-    *,
-    admin: bool,
-    admin_only: bool,
-) -> KeyLimits:
-    return KeyLimits(
-        requests_per_minute=requests,
-        tokens_per_minute=tokens,
-        concurrent=concurrent,
-        priority="batch" if batch else "interactive",
-        expires=_expiry(expires) if expires else None,
-        admin=admin or admin_only,
-        inference=not admin_only,
-    )
-
-
-def _expiry(text: str) -> float:
-    at = time_ahead(text)
-    if at <= time.time():
-        raise SpecError(
-            f"{quote(text)} is in the past.",
-            do="A key that nobody may use is revoked: `sparkfleet keys revoke NAME`.",
-        )
-    return at
-
-
-def _day(at: float | None) -> str:
-    return "never" if at is None else datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M")
 
 
 def _warn(answer: Mapping[str, Any], does: str) -> None:

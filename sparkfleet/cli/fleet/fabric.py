@@ -33,6 +33,7 @@ from sparkfleet.fleet.setup.rails import (
     Helpers,
     RailsPlan,
     all_helpers,
+    deployments_over,
     find_helpers,
     measure_rails,
     plan_rails,
@@ -80,19 +81,28 @@ async def _plan(session: Session, json: bool) -> int:
         print_json({"version": OUTPUT_VERSION} | _as_json(planned, helpers))
     else:
         _show(planned, helpers)
-    return Exit.PENDING if planned.is_pending(helpers) else Exit.DONE
+    return Exit.PENDING if planned.changed(helpers) else Exit.DONE
 
 
 async def _apply(session: Session, yes: bool, rollback_s: int) -> int:
     planned = await plan_rails(session.channels)
     found = await find_helpers(session.channels)
-    if not planned.is_pending(found):
+    changed = planned.changed(found)
+    if not changed:
         _show_links(planned)
         if planned.found.links:
             console.print("No change: every rail has its address.")
         return Exit.DONE
     _show(planned, found)
-    helpers = all_helpers(found)
+    helpers = all_helpers(changed)
+    if over := await deployments_over(session, changed):
+        console.print(
+            Text(
+                f"{', '.join(over)}: engines speak over these rails, and end if one goes away. `sparkfleet down` first ends"
+                " them in order.",
+                "yellow",
+            )
+        )
     confirm(
         f"Apply? Links go down for a moment; the change is undone unless everything works within {rollback_s} s.",
         yes,
@@ -100,7 +110,7 @@ async def _apply(session: Session, yes: bool, rollback_s: int) -> int:
     await set_rails(session, planned.plan, helpers, rollback_s)
     if any(helper.backend == "ip" for helper in helpers.values()):
         console.print("A node without netplan loses these addresses when it reboots.")
-    console.print("Kept: every node can be reached, and every rail carries full-size packets.")
+    console.print("Kept: every changed node can be reached, and its rails carry full-size packets.")
     console.print("Next: `sparkfleet init` writes the links into the inventory.")
     return Exit.DONE
 

@@ -38,7 +38,7 @@ from sparkfleet.fleet.setup.enrolment import (
 )
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.remote.channel import Channel
-from sparkfleet.specs.inventory import Inventory, Node
+from sparkfleet.remote.unreachable import Unreachable
 from sparkfleet.specs.load import load_inventory, parse_inventory
 
 _ELSEWHERE = "Name a file that can be written with `-i FILE`."
@@ -128,14 +128,22 @@ async def _init(hosts: list[Host], options: Options) -> int:
             means="Nodes, keys and state go by the name of a fleet, so it stays as it is.",
             do=f"`sparkfleet init … --fleet {options.fleet} --inventory FILE` writes another inventory.",
         )
+    is_of_inventory = not hosts
     hosts = hosts or hosts_of(old) or await _discover()
-    nodes = await _pin_host_keys(hosts, old, options)
+    try:
+        keys = await read_keys(hosts, old, accept_known=options.known)
+    except Unreachable as error:
+        if is_of_inventory and len(hosts) > 1:
+            error.do += " Or give the addresses of the others: `sparkfleet init HOST…` keeps what the inventory has of it."
+        raise
+    _confirm_keys(keys, options)
+    nodes = pinned_nodes(hosts, keys, old, user=options.user, identity=options.identity)
     async with channels_to(nodes) as channels:
         machines = await find_machines(nodes, channels)
         _show_machines(machines)
         if not options.any:
             require_sparks(machines)
-        names = named(machines, old)
+        names = named(machines, old, keys)
         console.print("Looking for cables …")
         found = await find_cables(names, nodes, channels)
         new = new_inventory(names, found, old, fleet=options.fleet or NEW_FLEET, file=options.inventory)
@@ -152,13 +160,6 @@ async def _discover() -> list[Host]:
     for one in found:
         console.print(Text(f"  {one.name}  {one.address}"))
     return [Host(None, one.address, 22) for one in found]
-
-
-async def _pin_host_keys(hosts: Sequence[Host], old: Inventory | None, options: Options) -> list[Node]:
-    """The nodes, each with a host key that was confirmed."""
-    keys = await read_keys(hosts, old, accept_known=options.known)
-    _confirm_keys(keys, options)
-    return pinned_nodes(hosts, keys, old, user=options.user, identity=options.identity)
 
 
 def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
@@ -186,6 +187,8 @@ def _confirm_keys(keys: Sequence[ShownKey], options: Options) -> None:
 def _note(one: ShownKey, options: Options) -> str:
     if one.is_changed:
         return f"  (pinned is {one.pinned})"
+    if one.moved:
+        return f"  (pinned: {one.moved}, which is no longer at its address in the inventory)"
     if one.pinned is not None:
         return "  (pinned)"
     if one.key.fingerprint in options.host_keys:

@@ -32,6 +32,7 @@ from sparkfleet.fleet.storage.models import (
     unused_models,
     whole_bytes,
 )
+from sparkfleet.remote.unreachable import Unreachable
 from sparkfleet.staging.agent.scan import HeldVersion
 from sparkfleet.staging.manifest import StagingItem
 from sparkfleet.staging.settings import Need, Staged
@@ -103,7 +104,7 @@ def _bringing(hub: Literal["always", "never"]) -> Callable[..., int]:
             nodes=chosen_nodes(session.inventory, nodes),
             hub=hub,
         )
-        return run(_stage(session, need, json))
+        return run(_stage(session, need, json, to_all=not nodes))
 
     return verb
 
@@ -156,9 +157,14 @@ async def _list(session: Session, json: bool) -> int:
     return Exit.DONE
 
 
-async def _stage(session: Session, need: Need, json: bool) -> int:
-    with ProgressLine(quiet=json) as progress:
-        done = await stage_model(session, need, progress)
+async def _stage(session: Session, need: Need, json: bool, *, to_all: bool) -> int:
+    try:
+        with ProgressLine(quiet=json) as progress:
+            done = await stage_model(session, need, progress)
+    except Unreachable as error:
+        if to_all and len(need.nodes) > 1:
+            error.do = f"{error.do} Or leave it out for now: `--nodes` with the names of the others."
+        raise
     if json:
         print_json({"version": OUTPUT_VERSION, **done.model_dump(mode="json")})
     else:

@@ -13,6 +13,7 @@ from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 
+BACK = "Bring these nodes back, or delete what is gone for good from the inventory, with its links"
 ENDED = frozenset({GroupPhase.FAILED, GroupPhase.STOPPED})
 
 
@@ -88,7 +89,7 @@ def _waits(former: tuple[str, ...], unreached: tuple[str, ...]) -> ControlError:
     return ControlError(
         f"The change of the internal secrets is not finished: {'; '.join(parts)}.",
         means="Former secrets are still accepted; everything serves.",
-        do=f"{restarts or 'Bring these nodes back'}; then `sparkfleet keys rotate-internal --finish` again.",
+        do=f"{restarts or BACK}; then `sparkfleet keys rotate-internal --finish` again.",
     )
 
 
@@ -103,7 +104,8 @@ async def _given(session: Session, node: str, engine_tokens: str) -> str:
     try:
         await _step(session, node, "take", engine_tokens)
     except (NodeError, SparkfleetError) as error:
-        return f"{node} ({error.what.rstrip('.')})"
+        what = error.what.rstrip(".")
+        return what if what.startswith((f"{node} ", f"{node}:")) else f"{node} ({what})"
     return ""
 
 

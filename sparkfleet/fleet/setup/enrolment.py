@@ -23,6 +23,7 @@ from sparkfleet.fabric.inventory_builder import EnrolledMachine, merge, name_mac
 from sparkfleet.fabric.mdns import Announced, discover
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
+from sparkfleet.fleet.setup.moved_nodes import moved_nodes
 from sparkfleet.hostfacts.fact import text
 from sparkfleet.hostfacts.machine import MachineIdentity, ReadIdentity, ReadPciDevices
 from sparkfleet.hostfacts.node import ReadMemory
@@ -68,6 +69,8 @@ class ShownKey(NamedTuple):
     """Fingerprint in the inventory; None if the machine is new."""
     is_known: bool
     """True if the key is in `~/.ssh/known_hosts`, and that is accepted."""
+    moved: str = ""
+    """Node of the inventory that had this key at another address, where it is no longer."""
 
     @property
     def name(self) -> str:
@@ -165,12 +168,14 @@ async def read_keys(
     keys = [one for one in answers if not isinstance(one, BaseException)]
     if len(keys) < len(answers):
         raise _all_of([one for one in answers if isinstance(one, BaseException)])
+    moved = await moved_nodes(dict(zip(far, keys, strict=True)), old, set(given))
     return tuple(
         ShownKey(
             where,
             key,
-            before[where].host_key if where in before else None,
+            key.fingerprint if where in moved else before[where].host_key if where in before else None,
             accept_known and _is_known(where, key),
+            moved.get(where, ""),
         )
         for where, key in zip(far, keys, strict=True)
     )
@@ -195,6 +200,8 @@ def pinned_nodes(
     """The nodes with the confirmed keys. Raises SparkfleetError for a user name or address that cannot be one."""
     before = _before(old)
     shown = {one.where: one.key for one in keys}
+    if old is not None:
+        before |= {one.where: old.nodes[one.moved] for one in keys if one.moved}
     users = {host.where: host.user for host in hosts if host.user}
     given = dict.fromkeys(host.where for host in hosts)
     with _valid_words():
@@ -218,7 +225,9 @@ def _node(
         given = {"user": user, "identity_file": identity}
         changed = {name: value for name, value in given.items() if value is not None}
         changed |= {"host_key": key.fingerprint} if key else {}
-        return Node.model_validate({**before.model_dump(exclude_unset=True), **changed})
+        changed |= {"address": address}
+        ports = {"port": port} if port != before.port else {}
+        return Node.model_validate({**before.model_dump(exclude_unset=True), **changed, **ports})
     fields = {"address": address, "user": user or getpass.getuser()}
     optional = {"port": port if port != 22 else None, "identity_file": identity}
     return Node.model_validate(
@@ -285,9 +294,12 @@ async def _recognise(channel: Channel) -> tuple[str, Recognised, str]:
     return text(name.stdout.strip(), 64), kind, memory_size(memory.total) if memory else ""
 
 
-def named(machines: Sequence[FoundMachine], old: Inventory | None) -> dict[str, Node]:
-    """The machines' nodes by their names: those of `old`, or their host names."""
-    return name_machines([EnrolledMachine(node=one.node, hostname=one.hostname) for one in machines], old)
+def named(
+    machines: Sequence[FoundMachine], old: Inventory | None, keys: Sequence[ShownKey] = ()
+) -> dict[str, Node]:
+    """The machines' nodes by their names: those of `old`, also of nodes that have another address, or their host names."""
+    found = [EnrolledMachine(node=one.node, hostname=one.hostname) for one in machines]
+    return name_machines(found, old, {one.where: one.moved for one in keys if one.moved})
 
 
 async def find_cables(

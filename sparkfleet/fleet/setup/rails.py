@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted, Reopen,
 from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.link_measurements import LinkMeasurement, UnmeasuredLink, save_measurements
 from sparkfleet.fabric.measure import measure_links
-from sparkfleet.fabric.netplan import FabricPlan, changes, claims, plan_fabric, unsaved
+from sparkfleet.fabric.netplan import FabricPlan, changes, claims, loose_arp, plan_fabric, unsaved
 from sparkfleet.fabric.port_scan import PortScan
 from sparkfleet.fabric.probe import look
 from sparkfleet.fabric.topology import find_links
@@ -37,13 +37,19 @@ class RailsPlan(NamedTuple):
         """Changes to make on a node, a line each; without permission nobody knows if its netplan files have what runs."""
         mine = self.plan.of(node)
         found = next((changes(mine, view) for view in self.views if view.node == node), ())
-        if found or not isinstance(helper, Helper) or helper.backend != "netplan":
+        if not isinstance(helper, Helper):
             return found
-        return unsaved(mine, helper.own, helper.others)
+        if not found and helper.backend == "netplan":
+            found = unsaved(mine, helper.own, helper.others)
+        return (*found, *(loose_arp(mine, helper.loose) if self._is_at_switch(node) else ()))
 
-    def is_pending(self, helpers: Helpers) -> bool:
-        """True if a node has to be changed."""
-        return any(self.pending(node, helper) for node, helper in helpers.items())
+    def _is_at_switch(self, node: str) -> bool:
+        """True if a rail of the node is on a wire with more than one other end."""
+        return any(link.switch is not None and node in link.nodes for link in self.found.links)
+
+    def changed(self, helpers: Helpers) -> dict[str, Helper | NotPermitted]:
+        """The nodes to change, each with its helper."""
+        return {node: helper for node, helper in helpers.items() if self.pending(node, helper)}
 
 
 async def plan_rails(channels: Mapping[str, Channel]) -> RailsPlan:
@@ -73,16 +79,42 @@ def all_helpers(helpers: Helpers) -> dict[str, Helper]:
     return {name: one for name, one in helpers.items() if isinstance(one, Helper)}
 
 
+async def deployments_over(session: Session, nodes: Collection[str]) -> tuple[str, ...]:
+    """Deployments with a group over several nodes, whose engines speak over the rails of one of `nodes`.
+
+    () if no controller answers.
+    """
+    try:
+        client = await session.find_controller()
+    except SparkfleetError:
+        return ()
+    if client is None:
+        return ()
+    async with client:
+        status = await client.fleet()
+    return tuple(
+        one.name
+        for one in status.deployments
+        if any(_speaks_over({rank.node for rank in group.ranks}, nodes) for group in one.groups)
+    )
+
+
+def _speaks_over(ranks: set[str], nodes: Collection[str]) -> bool:
+    return len(ranks) > 1 and not ranks.isdisjoint(nodes)
+
+
 async def set_rails(
     session: Session, plan: FabricPlan, helpers: Mapping[str, Helper], rollback_s: int
 ) -> None:
-    """Set the rails of every node as planned; keep the change only if every node and rail works afterwards.
+    """Set the rails of the nodes in `helpers` as planned; keep the change only if each and its rails work afterwards.
 
     Raises:
         SparkfleetError: the change was undone, with the reasons.
     """
     reopen = reopener(session.inventory)
-    applied = await apply_plan(plan, helpers, session.channels, reopen, rollback_s=rollback_s)
+    applied = await apply_plan(
+        plan, helpers, session.channels, reopen, nodes=helpers.keys(), rollback_s=rollback_s
+    )
     if not applied.kept:
         raise undone_error(
             applied,
@@ -97,6 +129,7 @@ def _remedy(plan: FabricPlan, helpers: Mapping[str, Helper]) -> str:
     claimed = [
         f"{one.node}: {claim}"
         for one in plan.nodes
+        if one.node in helpers
         for claim in claims(helpers[one.node].others, (port.netdev for port in one.ports))
     ]
     cables = (
@@ -159,8 +192,17 @@ async def measure_rails(
 
 
 def _together(errors: Sequence[NotPermitted]) -> NotPermitted:
+    """One error; nodes on which the same commands have to be run share them."""
+    alike: dict[str, list[NotPermitted]] = {}
+    for error in errors:
+        alike.setdefault(error.commands or error.do, []).append(error)
     return NotPermitted(
         "\n".join(error.what for error in errors),
         means=errors[0].means,
-        do="\n".join(error.do for error in errors),
+        do="\n".join(
+            f"Run this once on each of {', '.join(error.node for error in same)}, then try again:\n{commands}"
+            if len(same) > 1
+            else same[0].do
+            for commands, same in alike.items()
+        ),
     )

@@ -11,6 +11,7 @@ from open_client import OpenClient
 from typer.testing import CliRunner
 
 from sparkfleet.cli.clients import keys as verb
+from sparkfleet.cli.clients.key_limits import expiry, words_of
 from sparkfleet.controlplane.state.api_keys import KeyRow
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.gateway.routing_table import KeyLimits
@@ -83,8 +84,6 @@ def test_limits_reach_the_controller(fleet: Fleet) -> None:
     )
     assert limits.expires is not None
     assert abs(limits.expires - time.time() - 30 * 86400) < 60
-    assert "no limits" in invoke("limit", "ci")
-    assert fleet.calls[-1] == ("ci", KeyLimits())
 
 
 @pytest.mark.parametrize("name", ["", ".", "a\nb", "two words", "\x1b[31m", "x" * 64])
@@ -130,30 +129,75 @@ def test_limits_are_listed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_an_expiry_in_the_past_is_a_mistake() -> None:
     with pytest.raises(SpecError, match="in the past"):
-        verb._expiry("2020-01-31")
-    assert verb._expiry("2999-01-31") > 3e10
+        expiry("2020-01-31")
+    assert expiry("2999-01-31") > 3e10
 
 
-def test_an_admin_key_is_made_and_a_change_of_its_limits_takes_that_back(fleet: Fleet) -> None:
+LIMITS = KeyLimits(requests_per_minute=60, concurrent=4, priority="batch", expires=4e9, admin=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        (("--concurrent", "2"), {"concurrent": 2}),
+        (("--requests-per-minute", "0"), {"requests_per_minute": None}),
+        (
+            ("--tokens-per-minute", "9000", "--no-batch"),
+            {"tokens_per_minute": 9000, "priority": "interactive"},
+        ),
+        (("--expires", "never"), {"expires": None}),
+        (("--no-admin",), {"admin": False}),
+        (("--admin-only",), {"inference": False}),
+    ],
+)
+@pytest.mark.parametrize("name", ["ci", "key-1"])
+def test_a_change_of_one_limit_leaves_the_others(
+    fleet: Fleet, name: str, options: tuple[str, ...], changed: dict[str, object]
+) -> None:
+    """`keys limit NAME --expires 90d`, which the alert about its end has, made a limited key unlimited."""
+    fleet.rows = [KeyRow(id="key-1", name="ci", created=0.0, limits=LIMITS)]
+    invoke("limit", name, *options)
+    assert fleet.calls == [(name, LIMITS.model_copy(update=changed))]
+
+
+def test_a_key_for_administration_stays_one_when_its_end_is_moved(fleet: Fleet) -> None:
+    """It became a key for models, without an admin's rights."""
+    only = KeyLimits(admin=True, inference=False, expires=4e9)
+    fleet.rows = [KeyRow(id="key-1", name="boss", created=0.0, limits=only)]
+    assert "admin only" in invoke("limit", "boss", "--expires", "90d")
+    ((_, limits),) = fleet.calls
+    assert isinstance(limits, KeyLimits)
+    assert (limits.admin, limits.inference) == (True, False)
+    with pytest.raises(SpecError, match="without an admin's rights it has none"):
+        invoke("limit", "boss", "--no-admin")
+    invoke("limit", "boss", "--no-admin", "--no-admin-only")
+    assert fleet.calls[-1] == ("boss", KeyLimits(expires=4e9))
+
+
+def test_without_a_limit_nothing_changes(fleet: Fleet) -> None:
+    with pytest.raises(SpecError, match="No limit of ci is given"):
+        invoke("limit", "ci")
+    assert fleet.calls == []
+
+
+def test_an_admin_key_is_made(fleet: Fleet) -> None:
     invoke("create", "boss", "--admin")
-    invoke("limit", "boss", "--concurrent", "4")
-    (_, made), (_, limited) = fleet.calls
+    ((_, made),) = fleet.calls
     assert made == KeyLimits(admin=True)
-    assert limited == KeyLimits(concurrent=4)
-    assert verb.words_of(KeyLimits(admin=True)) == "admin"
+    assert words_of(KeyLimits(admin=True)) == "admin"
 
 
 def test_a_key_for_administration_only_is_made(fleet: Fleet) -> None:
     invoke("create", "boss", "--admin-only")
     ((_, made),) = fleet.calls
     assert made == KeyLimits(admin=True, inference=False)
-    assert verb.words_of(made) == "admin only"
+    assert words_of(made) == "admin only"
 
 
 def test_the_remedy_for_an_end_is_one_that_is_accepted():
     """`or 0` was in it, which is refused as past."""
     with pytest.raises(SpecError, match="is no time") as caught:
-        verb._expiry("31.01.2027")
+        expiry("31.01.2027")
     assert caught.value.do == "Expected 12h, 30d, or a date such as 2027-01-31."
 
 

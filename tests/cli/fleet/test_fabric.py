@@ -1,7 +1,9 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 from fake_channel import FakeChannel
+from open_client import OpenClient
 
 from sparkfleet.fabric.apply import FabricOutcome, Helper, NotPermitted
 from sparkfleet.fabric.firewall import ADDRESSES
@@ -132,6 +134,34 @@ def test_apply_asks(sparkfleet, fleet, two_sparks):
     assert code == 1
     assert "Nothing was changed: this needs a confirmation" in err
     assert sparkfleet("fabric", "apply", "--yes", "-i", two_sparks)[0] == 0
+
+
+class Controller(OpenClient):
+    """Has one group over both nodes and one on a single node."""
+
+    async def fleet(self):
+        def served(name, *nodes):
+            ranks = tuple(SimpleNamespace(node=node) for node in nodes)
+            return SimpleNamespace(name=name, groups=(SimpleNamespace(ranks=ranks),))
+
+        others = served("others", "spark3", "spark4")
+        return SimpleNamespace(
+            deployments=(served("big", "spark1", "spark2"), served("small", "spark1"), others)
+        )
+
+
+def test_apply_names_what_serves_over_the_rails(sparkfleet, fleet, two_sparks, monkeypatch):
+    """Links go down for a moment, and the question did not name the engines that end with them."""
+
+    async def find_controller(session):
+        return Controller()
+
+    monkeypatch.setattr("sparkfleet.fleet.session.Session.find_controller", find_controller)
+    code, out, err = sparkfleet("fabric", "apply", "-i", two_sparks)
+    assert (code, "needs a confirmation" in err) == (1, True)
+    assert "big: engines speak over these rails" in out, (
+        "neither small, on one node, nor others, which do not change"
+    )
 
 
 def test_what_was_taken_back_is_an_error_with_the_reasons(sparkfleet, fleet, two_sparks):

@@ -179,6 +179,52 @@ def test_nothing_is_pinned_or_overwritten_unasked(sparkfleet, machines, tmp_path
     assert file.read_text() == before
 
 
+@pytest.fixture
+def moved(sparkfleet, machines, monkeypatch, tmp_path):
+    """An inventory of 10.0.0.1, with an engine of its own, and 10.0.0.2; the first has become 10.0.1.1."""
+    file, (_, keys) = tmp_path / "inventory.yaml", machines
+    keys |= {"10.0.0.2": OTHER}
+    sparkfleet("init", *HOSTS, "--yes", *GIVEN, "--host-key", OTHER, "-i", file)
+    file.write_text(file.read_text().replace("user: u", "user: u, engines: {vllm: {python: /opt/x}}", 1))
+    assert list(load_inventory(file).nodes["spark-1"].engines) == ["vllm"]
+    there = set()
+
+    async def fingerprint(address, port):
+        if address == "10.0.0.1" and address not in there:
+            raise Refused(f"{address}: no answer.", means="", do="")
+        return HostKey(type="ssh-ed25519", fingerprint=keys.get(address, KEY))
+
+    monkeypatch.setattr("sparkfleet.remote.ssh.host_keys.fingerprint", fingerprint)
+    return file, there
+
+
+def test_a_node_at_another_address_is_recognised_by_its_host_key(sparkfleet, moved):
+    """It was a second node beside itself, and the first one kept the address that nobody has."""
+    file, _ = moved
+    code, out, _ = sparkfleet("init", "10.0.1.1", "10.0.0.2", "--yes", "-i", file)
+    assert code == 0
+    assert "(pinned: spark-1, which is no longer at its address in the inventory)" in out
+    inventory = load_inventory(file)
+    assert {name: node.address for name, node in inventory.nodes.items()} == {
+        "spark-1": "10.0.1.1",
+        "spark-2": "10.0.0.2",
+    }
+    assert list(inventory.nodes["spark-1"].engines) == ["vllm"]
+    assert inventory.links[0].nodes == ("spark-1", "spark-2")
+
+
+def test_a_machine_with_the_host_key_of_another_is_another(sparkfleet, moved):
+    file, there = moved
+    there.add("10.0.0.1")
+    assert sparkfleet("init", "u@10.0.1.1", "10.0.0.2", "--yes", "-i", file)[0] == 1, "its key is a new one"
+    assert sparkfleet("init", "u@10.0.1.1", "--yes", *GIVEN, "-i", file)[0] == 0
+    assert [node.address for node in load_inventory(file).nodes.values()] == [
+        "10.0.0.1",
+        "10.0.0.2",
+        "10.0.1.1",
+    ]
+
+
 def test_a_changed_host_key_is_not_accepted_by_yes(sparkfleet, machines, tmp_path):
     file = tmp_path / "inventory.yaml"
     sparkfleet("init", *HOSTS, "--yes", *GIVEN, "-i", file)
@@ -327,3 +373,15 @@ def test_every_machine_that_does_not_answer_is_named(sparkfleet, monkeypatch, tm
     assert (code, out) == (1, "")
     assert err.count("cannot be reached") == 2
     assert err.index("10.0.0.8") < err.index("10.0.0.9") < err.index("Check the HOST")
+
+
+def test_without_hosts_one_that_is_off_does_not_keep_init_from_the_others(sparkfleet, machines, moved):
+    file, _ = moved
+    code, _, err = sparkfleet("init", "--yes", "-i", file)
+    assert code == 1
+    assert "`sparkfleet init HOST…` keeps what the inventory has of it" in err
+    code, _, err = sparkfleet("init", "10.0.0.1", "10.0.0.2", "--yes", "-i", file)
+    assert code == 1
+    assert "HOST…" not in err
+    assert sparkfleet("init", "10.0.0.2", "--yes", "-i", file)[0] == 0
+    assert list(load_inventory(file).nodes) == ["spark-1", "spark-2"]

@@ -270,6 +270,18 @@ def test_a_name_that_is_none(sparkfleet, home, argv):
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(("nodes", "is_named"), [((), True), (("--nodes", "a,dead"), False)])
+def test_of_eight_nodes_one_that_is_off_may_be_left_out(sparkfleet, home, nodes, is_named):
+    """The error had a remedy for the machine only, and nothing was staged on the seven others."""
+    key = "SHA256:" + "A" * 43
+    dead = f'  dead: {{address: 127.0.0.1, port: 1, user: me, host_key: "{key}"}}\n'
+    (home / "inventory.yaml").write_text((home / "inventory.yaml").read_text() + dead)
+    code, _, err = sparkfleet("models", "push", "builtin:tiny", *nodes)
+    assert code == 1
+    assert "dead (127.0.0.1)" in err
+    assert ("`--nodes` with the names of the others" in err) is is_named
+
+
 def test_a_node_that_is_not_in_the_inventory(sparkfleet, home):
     code, _, err = sparkfleet("models", "pull", "org/x", "--nodes", "a,b")
     assert code == 1

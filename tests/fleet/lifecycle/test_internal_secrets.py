@@ -7,6 +7,7 @@ from sparkfleet.errors import ControlError, NodeError
 from sparkfleet.fleet.lifecycle.internal_secrets import finish_change, with_former_tokens
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
+from sparkfleet.specs.fields import FrozenDict
 from sparkfleet.specs.load import parse_inventory
 
 
@@ -91,6 +92,18 @@ async def test_a_change_of_which_a_node_is_lost_in_the_end_can_be_finished_later
     with pytest.raises(ControlError, match="not reached: b") as found:
         await finish_change(session)
     assert session.secrets["a"].former, found.value.means
+    assert "not reached: b: the connection was lost." in found.value.what, "the node once"
+    assert "delete what is gone for good from the inventory" in found.value.do
     session.answers = 9
     await finish_change(session)
     assert not any(one.former for one in session.secrets.values())
+
+
+async def test_a_node_that_is_gone_for_good_does_not_keep_a_change_open():
+    """To bring it back was the only remedy, for one whose board is broken, too."""
+    session = Changing(answers=0)
+    session.inventory = session.inventory.model_copy(
+        update={"nodes": FrozenDict({"a": session.inventory.nodes["a"]})}
+    )
+    await finish_change(session)
+    assert not session.secrets["a"].former
