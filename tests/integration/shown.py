@@ -12,7 +12,7 @@ from sparkfleet.telemetry.recording import RECORDING
 ONLY_SPARKS = {
     "GPUs draw power", "A watt-hour yields this many tokens", "Rails carry RDMA", "Rails carry packets", "Rails are up",
     "Rails count errors", "The GPU draws power", "The GPU runs at this clock", "The GPU is busy", "It is this warm",
-    "Hardware holds the clock down", "The kernel's log has errors of the GPU", "Groups fail and are replaced",
+    "Heat or power holds the clock down", "The kernel's log has errors of the GPU", "Groups fail and are replaced",
     "Requests together are this fast, by their number",
     "Draft tokens are accepted", "sparkfleet:acceptance:ratio10m",
     "sparkfleet:rail_bytes:rate1m", "sparkfleet:rail_rdma_bytes:rate1m", "sparkfleet:gpu_power_watts",
