@@ -287,6 +287,18 @@ NODES = (
         do="Xid 79 and 119: power off and on. 13 and 31: a program's fault, so another image.",
     ),
     _alert(
+        "GpuUnread",
+        "last_over_time(sparkfleet_node_gpu_readable[2m]) == 0",
+        "1m",
+        "critical",
+        summary="{{ $labels.node }}: the GPU cannot be read.",
+        means="The driver has lost it or hangs: engines on the node stop or hang, and none starts. Its heat, power and clock"
+        " are not known, so GpuHot, GpuThrottled and PowerWedge cannot fire.",
+        look="`sparkfleet doctor {{ $labels.node }}`: the reason.",
+        do="`sudo reboot` on the node, by its power button if that hangs. If it is not found then either, shut down and unplug"
+        " the power for five minutes.",
+    ),
+    _alert(
         "KernelLogUnread",
         "last_over_time(sparkfleet_node_kernel_log_readable[2m]) == 0",
         "10m",

@@ -443,6 +443,12 @@ NODE_NO_MEMORY_LAST = _controller(
     "node",
     "Time of the last NV_ERR_NO_MEMORY line.",
 )
+GPU_READABLE = _controller(
+    "node_gpu_readable",
+    "",
+    "node",
+    "0 if the node's GPU cannot be read: lost, or its driver hangs; absent on a node without a GPU.",
+)
 NODE_LOG_READABLE = _controller(
     "node_kernel_log_readable",
     "",

@@ -16,10 +16,11 @@ from pathlib import Path
 from sparkfleet.checkpoints.io.hub_cache import hub_cache
 from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import number, whole
-from sparkfleet.hostfacts.gpu import GpuState, ReadGpuState
+from sparkfleet.hostfacts.gpu import GpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog, ReadKernelLog
 from sparkfleet.hostfacts.memory import MemoryMap, ReadMemoryMap
 from sparkfleet.hostfacts.network.rdma import RdmaCounters, ReadRdmaCounters
+from sparkfleet.telemetry.gpu_reader import GpuReader
 from sparkfleet.telemetry.local_command import run_here
 from sparkfleet.telemetry.rank_memory import RankMemory
 from sparkfleet.values import Value
@@ -89,6 +90,8 @@ class SlowReadings(Value):
     """Readings that may take seconds. None: not read."""
 
     gpus: tuple[GpuState, ...] | None = None
+    gpu_trouble: str = ""
+    """The reason for which a GPU that is there cannot be read; "" if it was, or there is none."""
     temperature_c: float | None = None
     """Highest of the thermal zones."""
     disks: Mapping[str, DiskSpace] = {}
@@ -118,6 +121,7 @@ class NodeReader:
     def __init__(self, root: Path = Path("/"), clock: Callable[[], float] = time.monotonic) -> None:
         self._root = root
         self._clock = clock
+        self._gpu = GpuReader(root)
         self._kernel: KernelLog | None = None
         self._log_readable: bool | None = None
         self._log_due = self._log_end = self._log_at = self._log_whole_due = -math.inf
@@ -133,8 +137,10 @@ class NodeReader:
 
     def read_slow(self) -> SlowReadings:
         """Reads GPU, temperature and the kernel's log; takes up to seconds. Disks are apart: `read_disks`."""
+        gpu = self._gpu.read()
         return SlowReadings(
-            gpus=_gpus(),
+            gpus=gpu.gpus,
+            gpu_trouble=gpu.trouble,
             temperature_c=self._temperature(),
             kernel=self._kernel_log(),
             kernel_log_readable=self._log_readable,
@@ -216,13 +222,6 @@ class NodeReader:
             return (self._root / path).read_text(errors="replace")[:4096]
         except OSError:  # the counter, the zone or the netdev does not exist here; EINVAL: the netdev is down
             return ""
-
-
-def _gpus() -> tuple[GpuState, ...] | None:
-    try:
-        return ReadGpuState.answer(*run_here(ReadGpuState.argv))
-    except (FactError, OSError, subprocess.SubprocessError):
-        return None
 
 
 def _kernel_log(since_s: float | None = None, after: float = 0.0) -> KernelLog:

@@ -54,16 +54,25 @@ class NodeReport(Value):
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Things that it cannot use, and the rails that are down, each in words."""
-        rails = self.readings.rails if self.readings else ()
-        states = {None: "does not exist", False: "has no carrier"}
-        lost = [rail for rail in rails if rail.is_lost]
-        if not lost:
+        """Things that it cannot use, a GPU that does not answer, and the rails that are down, each in words."""
+        if self.readings is None:
             return self.spoilt
+        return (*self.spoilt, *self._gpu_troubles(self.readings), *self._rail_troubles(self.readings))
+
+    def _gpu_troubles(self, readings: NodeReadings) -> tuple[str, ...]:
+        found = readings.slow.gpu_trouble
+        means = f"No engine starts here until it answers: `sparkfleet doctor {self.name}`."
+        return (f"the GPU cannot be read: {found} {means}",) if found else ()
+
+    def _rail_troubles(self, readings: NodeReadings) -> tuple[str, ...]:
+        states = {None: "does not exist", False: "has no carrier"}
+        lost = [rail for rail in readings.rails if rail.is_lost]
+        if not lost:
+            return ()
         down = " and ".join(f"rail {rail.netdev} {states[rail.up]}" for rail in lost)
         end = "the other node" if all(rail.peer for rail in lost) else "the switch"
         means = f"the cable is out, or {end} off; groups over the link have half of its bandwidth, or none"
-        return (*self.spoilt, f"{down}: {means}. Check it: `sparkfleet doctor {self.name}`.")
+        return (f"{down}: {means}. Check it: `sparkfleet doctor {self.name}`.",)
 
     def beside(self, lost: Collection[str], drained: Collection[str]) -> NodeReport:
         """The report with the rails marked that have a drained node at an end, or one that is off.

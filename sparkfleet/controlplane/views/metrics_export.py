@@ -172,6 +172,8 @@ def _readings(node: str, found: NodeReadings) -> Iterator[Sample]:
 
 
 def _slow(node: str, found: SlowReadings) -> Iterator[Sample]:
+    if found.gpus or found.gpu_trouble:
+        yield sample(c.GPU_READABLE, node, value=not found.gpu_trouble)
     for index, gpu in enumerate(found.gpus or ()):
         held = _is_held_down(gpu)
         readings = (
