@@ -52,6 +52,8 @@ class NodeWatch:
         """End of the last reading (steady clock)."""
         self._answered: dict[str, float] = {}
         """Time at which each node that has joined was last known to answer (steady clock)."""
+        self._last: dict[str, NodeReport] = {}
+        """The latest report of each node that has readings: what it was like before it went off."""
 
     def lost(self) -> dict[str, float]:
         """Nodes that have left the fleet, or that Ray counts as joined and that do not answer; seconds since their last
@@ -92,7 +94,7 @@ class NodeWatch:
         began = self._steady()
         async with asyncio.timeout(LONGEST_S):
             nodes = await self._nodes.look()
-        before, known = {node.name: node.joined for node in self.reports}, self.troubles()
+        before, troubled = {node.name: node.joined for node in self.reports}, self.troubles()
         self._see(nodes, began)
         for node in nodes:
             comes = node.joined and not before.get(node.name, False)  # its actor may have just begun
@@ -112,7 +114,11 @@ class NodeWatch:
                 words = "joined the fleet" if node.joined else "left the fleet: Ray on it does not answer"
                 await self._event_log.record("", 0, node.name, "node", f"{node.name} {words}")
             if node.boot:
-                await self._event_log.record_boot(node.name, node.boot, node.up_s)
+                last = self._last.get(node.name)
+                known = last.last_words if last is not None else ""
+                await self._event_log.record_boot(node.name, node.boot, node.up_s, known)
+            if node.readings is not None:
+                self._last[node.name] = node
             for words in node.troubles:
-                if f"{node.name}: {words}" not in known:
+                if f"{node.name}: {words}" not in troubled:
                     await self._event_log.record("", 0, node.name, "node", words)

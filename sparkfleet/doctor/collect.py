@@ -25,8 +25,9 @@ from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.fact import Fact
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog, ReadPackages
+from sparkfleet.hostfacts.last_boot import ReadLastBoot
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity, ReadPciDevices
-from sparkfleet.hostfacts.memory import ReadKernel, ReadMemoryMap
+from sparkfleet.hostfacts.memory import ReadFreeBlocks, ReadKernel, ReadMemoryMap
 from sparkfleet.hostfacts.network.ethtool import ReadFec, ReadLinkSettings
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.network.netdev import ReadNetdevs
@@ -81,8 +82,10 @@ FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
     ("gpus", ReadGpuState),
     ("gpu_processes", ReadGpuProcesses),
     ("memory", ReadMemoryMap),
+    ("free_blocks", ReadFreeBlocks),
     ("kernel", ReadKernel),
     ("kernel_log", ReadKernelLog),
+    ("last_boot", ReadLastBoot),
     ("packages", ReadPackages),
     ("processes", ReadHoldingProcesses),
     ("disks", ReadDisks),
@@ -137,6 +140,7 @@ async def gather(
         other_links=tuple(link_view(link) for link in inventory.links if not set(link.nodes) <= set(names)),
         gateway_port=inventory.gateway.port,
         gateway_host=inventory.gateway.host,
+        read_at=time.time(),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from sparkfleet.doctor.check import Check
 from sparkfleet.doctor.checks import (
+    boots,
     clock,
     container,
     disk,
@@ -26,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     *identity.CHECKS,
     *gpu.CHECKS,
     *memory.CHECKS,
+    *boots.CHECKS,
     *links.CHECKS,
     *transport.CHECKS,
     *clock.CHECKS,

@@ -14,8 +14,9 @@ from sparkfleet.hostfacts.container import ContainerTool
 from sparkfleet.hostfacts.disk import Disks
 from sparkfleet.hostfacts.gpu import GpuProcess, GpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog
+from sparkfleet.hostfacts.last_boot import LastBoot
 from sparkfleet.hostfacts.machine import MachineIdentity, PciDevice
-from sparkfleet.hostfacts.memory import Kernel, MemoryMap
+from sparkfleet.hostfacts.memory import FreeBlocks, Kernel, MemoryMap
 from sparkfleet.hostfacts.network.ethtool import Fec, LinkSettings
 from sparkfleet.hostfacts.network.listening_sockets import ListeningSocket
 from sparkfleet.hostfacts.network.netdev import Netdev
@@ -67,8 +68,10 @@ class NodeSnapshot(Value):
     gpus: tuple[GpuState, ...] | None = None
     gpu_processes: tuple[GpuProcess, ...] | None = None
     memory: MemoryMap | None = None
+    free_blocks: FreeBlocks | None = None
     kernel: Kernel | None = None
     kernel_log: KernelLog | None = None
+    last_boot: LastBoot | None = None
     packages: Mapping[str, str] | None = None
     processes: tuple[HoldingProcess, ...] | None = None
     disks: Disks | None = None
@@ -231,6 +234,8 @@ class FleetReadings(Value):
     """None if nothing was measured."""
     sparkfleet: str = ""
     """Version of sparkfleet on this machine."""
+    read_at: float | None = None
+    """Time of the reading, Unix seconds by this machine's clock; None: not known."""
 
     @property
     def answered(self) -> tuple[NodeSnapshot, ...]:

@@ -34,6 +34,9 @@ AVAILABLE_GIB = 10.0
 """Careful operators leave 8 to 10 GiB to a headless host (knowledge/hardware.yaml, host_reserve_gb)."""
 PAGE_CACHE_GIB = 24.0
 """Engines count the page cache as used when they start; above this a start by memory fraction 0.8 fails on a Spark."""
+LARGE_BLOCKS_GIB = 6.25
+"""200 blocks of 32 MiB, which FujitsuPolycom/sparkring (pull request 202) requires of a Spark before a load. A rebooted one
+had 47 GiB in blocks of 16 MiB or more, two after seven days 0.4 and 0.1 GiB of 118 that were available (its issue 173)."""
 PRESSURE_PERCENT = 10.0
 """PSI full avg10. Chosen here."""
 
@@ -44,8 +47,11 @@ WEDGED_CLOCK_MHZ = 900.0
 HOT_GPU_C = 85.0
 """68 to 79 °C in soaks, unthrottled (rhattala/dgx-spark-bench, 0xBakeer/inference-atlas)."""
 HOT_ZONE_C = 95.0
-"""96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules/rules.yaml ec-fan-regression)."""
+"""96 to 97 °C is the fan curve of the EC firmware 0x0300 (knowledge/rules/rules.yaml ec-fan-regression). At 104.8 °C the
+machine powers off (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark, pull request 74) without a line in a log (issue 146)."""
 
+ENDED_S = 7 * 86_400
+"""Time for which an end without a shutdown is reported. Chosen here."""
 CLOCK_SKEW_S = 1.0
 """TLS and tokens begin to fail somewhere above. Chosen here."""
 DISK_HEADROOM = 1.1

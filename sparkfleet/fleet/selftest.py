@@ -189,7 +189,8 @@ async def _page_cache(session: Session) -> StepVerdict:
         return StepVerdict(True, "may be dropped before an engine starts, or no node has a GPU")
     return StepVerdict(
         False,
-        f"may not be dropped on {', '.join(denied.nodes)}: files that were read take memory from engines",
+        f"may not be dropped on {', '.join(denied.nodes)}: only the cached files of models are given back, others take"
+        " memory from engines",
         f"Once on each of them: {denied.commands[0]}",
     )
 

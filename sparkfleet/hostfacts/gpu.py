@@ -22,7 +22,8 @@ _COMMON_REASONS = {0x1: "idle", 0x2: "clocks set", 0x4: "software power cap", 0x
                    0x20: "software thermal", 0x40: "hardware thermal", 0x80: "hardware power brake"}  # fmt: skip
 """Bits of `clocks_event_reasons.active`, nvml.h."""
 
-HARDWARE_REASONS = frozenset({"hardware slowdown", "hardware thermal", "hardware power brake"})
+SLOWDOWNS = frozenset({"software thermal", "hardware slowdown", "hardware thermal", "hardware power brake"})
+"""Reasons that are heat or the power supply. The software power cap is none: a Spark's 140 W are shared with its CPU."""
 
 
 class GpuState(Value):

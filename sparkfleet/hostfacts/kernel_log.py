@@ -13,7 +13,8 @@ _XID = re.compile(r"NVRM: Xid \([^)]{1,40}\): (\d{1,4})", re.ASCII)
 _AT = re.compile(r"\[ *(\d{1,12}\.\d{1,6})\] ", re.ASCII)
 KEPT = 5000
 """Relevant lines that a node's own reading goes back."""
-_HIDDEN = ("not seeing messages from other users", "No journal files")
+HIDDEN = ("not seeing messages from other users", "No journal files")
+"""Words of `journalctl` for a log that this user may not read."""
 
 
 class KernelLog(Value):
@@ -85,7 +86,7 @@ class ReadKernelLog(Fact[KernelLog]):
     @classmethod
     def answer(cls, exit_code: int, stdout: str, stderr: str) -> KernelLog:
         """An empty log counts only if it may be read: `journalctl` hides other users' messages, with a hint."""
-        if any(hint in stderr or hint in stdout[:2000] for hint in _HIDDEN):
+        if any(hint in stderr or hint in stdout[:2000] for hint in HIDDEN):
             raise FactError(
                 "journalctl: the kernel's log may not be read by this user.",
                 means="GPU errors and failed GPU allocations since the last boot are not known.",

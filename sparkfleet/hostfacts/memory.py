@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -9,10 +10,17 @@ from sparkfleet.errors import FactError
 from sparkfleet.hostfacts.fact import Fact, by_file, number, text
 from sparkfleet.hostfacts.machine import GREP
 from sparkfleet.hostfacts.node import ReadMemory, UnifiedMemory
-from sparkfleet.units import KIB
+from sparkfleet.units import KIB, MIB
 from sparkfleet.values import Value
 
 _LINE = re.compile(r"^([A-Za-z_()0-9]{1,40}):[ \t]+(\d{1,15})(?: kB)?$", re.MULTILINE | re.ASCII)
+
+_ZONE = re.compile(r"Node +\d{1,3}, zone +\w{1,12}((?: +\d{1,9}){1,20}) *$", re.ASCII)
+_HUGE = re.compile(r"Hugepagesize: +(\d{1,9}) kB", re.ASCII)
+PAGES = (4 * KIB, 16 * KIB, 64 * KIB)
+"""Sizes of a page that arm64 has; another one comes of a huge page of another size, set at boot."""
+LARGE = 16 * MIB
+"""Size from which a block of free memory counts as large: FujitsuPolycom/sparkring issue 173 counts these."""
 
 NAMED = (
     "MemFree",
@@ -82,6 +90,42 @@ def _named(lines: Mapping[str, int]) -> int:
     # Some kernels print only KReclaimable, which includes SReclaimable.
     reclaimable = max(lines.get("SReclaimable", 0), lines.get("KReclaimable", 0))
     return reclaimable + sum(lines.get(name, 0) for name in NAMED)
+
+
+class FreeBlocks(Value):
+    """Free memory by the size of its contiguous blocks, bytes."""
+
+    free: int
+    """In blocks of any size."""
+    large: int | None = None
+    """In blocks of `LARGE` or more; None if the kernel keeps none of that size."""
+
+
+class ReadFreeBlocks(Fact[FreeBlocks]):
+    """Reads the blocks of free memory of all zones, and the size of a page."""
+
+    argv = (*GREP, "/proc/buddyinfo", "/proc/meminfo")
+    fine = (0, 2)
+
+    @staticmethod
+    def parse(output: str) -> FreeBlocks:
+        """A column of each zone is the number of blocks of 1, 2, 4 … pages. A huge page has an entry of 8 bytes for each."""
+        files = by_file(output)
+        huge = next(
+            (int(found[1]) for line in files.get("/proc/meminfo", ()) if (found := _HUGE.match(line))), 0
+        )
+        zones = [[int(one) for one in found[1].split()] for line in files.get("/proc/buddyinfo", ())
+                 if (found := _ZONE.match(line))]  # fmt: skip
+        page = math.isqrt(8 * huge * KIB)
+        if page not in PAGES or not zones:
+            raise FactError(
+                "the blocks of free memory are not known: /proc/buddyinfo, and huge pages of /proc/meminfo."
+            )
+        blocks = [
+            (count * page << order, page << order) for zone in zones for order, count in enumerate(zone)
+        ]
+        large = [held for held, size in blocks if size >= LARGE]
+        return FreeBlocks(free=sum(held for held, _ in blocks), large=sum(large) if large else None)
 
 
 class Kernel(Value):

@@ -24,10 +24,14 @@ from sparkfleet.controlplane.store_safety.store_lock import StoreLock
 from sparkfleet.errors import SparkfleetError
 from sparkfleet.group.group_launch import ALONE, GroupLaunch
 from sparkfleet.group.group_name import name_of
-from sparkfleet.group.ranks.rank_node import available_memory, container_of, prepare_cache, spec_here
+from sparkfleet.group.ranks.rank_node import (
+    available_memory,
+    container_of,
+    drop_page_cache,
+    prepare_cache,
+    spec_here,
+)
 from sparkfleet.group.ranks.rank_spec import Ports
-from sparkfleet.remote import page_cache
-from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import RankId, Runtime
 from sparkfleet.runtime.boot_id import this_boot
 from sparkfleet.runtime.environment import FLEET_LABEL, RANK_LABEL
@@ -119,7 +123,7 @@ def _launches(store: Store, inventory: Inventory, desired: Desired) -> Iterator[
 async def _start(paths: FleetPaths, launch: GroupLaunch, runtime: Runtime) -> None:
     placement = launch.placements[0]
     if launch.candidate.device == "cuda":
-        await page_cache.drop(LocalChannel(placement.node))
+        await drop_page_cache(placement.node, launch.candidate.model)
     ports = Ports(http=free_port(placement.address), inner=free_port(ALONE))
     prepare_cache(paths, launch)
     secret, tokens = paths.read_engine_secret(), paths.read_token_secrets()

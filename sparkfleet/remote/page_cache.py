@@ -1,6 +1,7 @@
 """Drops the page cache before an engine loads: on unified memory the driver does not reclaim cached pages.
 
-It needs root: one line in sudoers permits this one command.
+It needs root: one line in sudoers permits this one command. Without it the files of models are given back, which needs none
+(`runtime/files/cached_files.py`).
 """
 
 from __future__ import annotations

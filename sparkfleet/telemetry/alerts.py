@@ -8,6 +8,7 @@ from __future__ import annotations
 from sparkfleet.doctor.thresholds import (
     DISK_LOW_GB,
     HOT_GPU_C,
+    HOT_ZONE_C,
     PRESSURE_PERCENT,
     WEDGED_CLOCK_MHZ,
     WEDGED_POWER_W,
@@ -22,6 +23,9 @@ SHORT_BYTES = 2 * LOW_BYTES
 DISK_SHARE = 0.05
 DISK_BYTES = int(DISK_LOW_GB * GB)
 ERROR_SHARE = 0.05
+THROTTLED_SHARE = 0.05
+"""Share of half an hour in which heat or power holds a GPU's clock down. A Spark that decoded 56 % slower than its twin had
+5.0 % of 16 hours (Avarok-Cybersecurity/atlas pull request 569), sound ones none in soaks (doctor/thresholds.py)."""
 DAY_S = 86_400
 EXPIRY_S = 7 * DAY_S
 """Time before a key's end at which its owner is reminded. A day after the end the reminder ends too."""
@@ -295,8 +299,8 @@ NODES = (
         means="The driver has lost it or hangs: engines on the node stop or hang, and none starts. Its heat, power and clock"
         " are not known, so GpuHot, GpuThrottled and PowerWedge cannot fire.",
         look="`sparkfleet doctor {{ $labels.node }}`: the reason.",
-        do="`sudo reboot` on the node, by its power button if that hangs. If it is not found then either, shut down and unplug"
-        " the power for five minutes.",
+        do="`sudo reboot` on the node, by its power button if that hangs. If it is not found then either, shut down and"
+        " unplug the power for five minutes.",
     ),
     _alert(
         "KernelLogUnread",
@@ -324,11 +328,12 @@ NODES = (
     ),
     _alert(
         "GpuThrottled",
-        "last_over_time(sparkfleet_node_gpu_throttled[2m]) == 1",
+        f"avg_over_time(sparkfleet_node_gpu_throttled[30m]) > {THROTTLED_SHARE:g}",
         "5m",
         "warning",
-        summary="{{ $labels.node }}: hardware has held the GPU's clock down for five minutes.",
-        means="Heat or the power supply; decoding is slower than predicted.",
+        summary="{{ $labels.node }}: heat or the power supply held the GPU's clock down in {{ $value | humanizePercentage }}"
+        " of the last half hour.",
+        means="Its engines are slower than predicted, and those over several nodes as slow as their slowest.",
         look="`sparkfleet doctor`: the reason; temperature on the Node dashboard.",
         do="Airflow, and the power supply that came with the Spark.",
     ),
@@ -341,6 +346,17 @@ NODES = (
         means="Soaks stay below 82 °C; it will throttle.",
         look="Temperature on the Node dashboard, beside that of its neighbours.",
         do="Airflow: Sparks that stand on each other heat each other.",
+    ),
+    _alert(
+        "NodeHot",
+        f"last_over_time(sparkfleet_node_temperature_celsius[2m]) >= {HOT_ZONE_C:g}",
+        "5m",
+        "warning",
+        summary="{{ $labels.node }}: its hottest thermal zone has {{ $value }} °C.",
+        means="The fans run too slowly for the load; a Spark powers off at about 105 °C, and leaves no line in its log.",
+        look="`sparkfleet doctor {{ $labels.node }}`; `fwupdmgr get-devices` on the node: the firmware 0x0300… of the"
+        " embedded controller (EC) is known for it.",
+        do="`sudo nvidia-smi -lgc 200,2150` on the node at once; then airflow, and the EC's firmware.",
     ),
     _alert(
         "DiskLow",

@@ -417,7 +417,7 @@ GPU_THROTTLED = _controller(
     "node_gpu_throttled",
     "",
     "node gpu",
-    "1 if hardware holds the clock down: slowdown, heat, or the power brake.",
+    "1 if heat or the power supply holds the clock down: a slowdown by the driver or the hardware, or the power brake.",
 )
 NODE_TEMPERATURE = _controller(
     "node_temperature_celsius", "celsius", "node", "Highest of the node's thermal zones."

@@ -140,6 +140,25 @@ async def test_a_file_of_a_node_that_its_next_start_needs_is_a_warning_and_an_ev
     assert world.controller.queries.status().warnings == ()
 
 
+async def test_a_gpu_that_cannot_be_read_is_a_warning_and_an_event(world):
+    """Its series ended, and nothing else showed it: `status` had the node as joined with so much memory available."""
+    sound = world.nodes.look
+    await world.look()
+    slow = NODE.readings.slow.model_copy(update={"gpus": None, "gpu_trouble": "nvidia-smi finds no GPU."})
+    readings = NODE.readings.model_copy(update={"slow": slow, "rails": ()})
+
+    async def look():
+        return tuple(node.model_copy(update={"readings": readings}) for node in await sound())
+
+    world.nodes.look = look
+    await world.look()
+    await world.look()
+    (warning,) = world.controller.queries.status().warnings
+    assert warning.startswith("this: the GPU cannot be read: nvidia-smi finds no GPU. No engine starts here")
+    assert warning.endswith("`sparkfleet doctor this`.")
+    assert len([one for one in world.store.events.read() if "cannot be read" in one.message]) == 1
+
+
 @pytest.mark.parametrize(
     ("ups", "named"),
     [
@@ -208,6 +227,27 @@ async def test_a_node_with_another_boot_is_an_event_and_one_that_is_seen_first_i
     assert await reboots(world) == []
     world.nodes.boots = {"this": "second"}
     assert await reboots(world) == ["this rebooted: its engines ended with it"]
+
+
+async def test_a_node_that_went_off_and_is_back_has_its_last_readings_in_the_event(world):
+    """A Spark that is too hot, or whose memory is full, goes off without a line in a log of its own."""
+    sound, slow = world.nodes.look, NODE.readings.slow.model_copy(update={"temperature_c": 97.0})
+    hot = {
+        "readings": NODE.readings.model_copy(update={"slow": slow}),
+        "memory_total": 128 << 30,
+        "memory_available": 2 << 30,
+    }
+
+    async def look():
+        return tuple(node.model_copy(update=hot) for node in await sound())
+
+    world.nodes.look = look
+    await world.look()
+    world.nodes.look = sound
+    world.nodes.boots = {"this": "second"}
+    (message,) = await reboots(world)
+    heat = "Its last readings: the hottest thermal zone at 97 °C, the GPU at 60 °C, 2 of 128 GiB available"
+    assert message.endswith(heat)
 
 
 async def test_a_reboot_is_known_to_the_controller_that_starts_after_it_and_named_once(world):

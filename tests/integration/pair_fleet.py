@@ -15,6 +15,8 @@ from lab_fleet import UNCOMPILED, LabFleet, lab_of
 from node_environment import node_environment
 from stand_in import faked, stand_in
 
+from sparkfleet.engines.vllm_plugins.bounded_waits import SPIN
+
 LINK = "spark1-spark2"
 NODES = ("spark1", "spark2")
 TINY = "name: tiny\nmodel: builtin:tiny\ncontext: 512\nconcurrency: 4\n"
@@ -64,7 +66,7 @@ class PairFleet(LabFleet):
     def spec(self, more="", text=TINY, start_s=0, real=False, says=""):
         """A deployment, of a fake engine unless all are real or this one is to be."""
         if self.real or real:
-            return text + more + UNCOMPILED
+            return text + more + UNCOMPILED.replace("}", f", {SPIN}: '0.002'}}")  # as a rule has it on Sparks
         return faked(text + more, start_s, says)
 
     def anew(self, spec):

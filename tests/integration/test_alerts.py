@@ -95,13 +95,15 @@ def nodes_are_ill(fleet, watch):
     netdev = next(end.netdev for end in ends if end.node == OTHER)
     alerts = (
         "PowerWedge", "GpuHot", "GpuThrottled", "GpuXid", "GpuAllocationFailed", "KernelLogUnread", "MemoryCritical",
-        "MemoryLow", "MemoryPressure", "DiskLow", "RailDown", "RailFlaps", "RailLopsided", "RailErrors", "KeyExpires",
+        "MemoryLow", "MemoryPressure", "NodeHot", "DiskLow", "RailDown", "RailFlaps", "RailLopsided", "RailErrors",
+        "KeyExpires",
     )  # fmt: skip
     try:
         with watch.fires(*alerts):
             watch.attempt(fleet.ok, "keys", "create", "short", "--expires", "3d")
             watch.attempt(fleet.lab.set, OTHER, {"clock": "wedged", "disk": "1G"})
             watch.attempt(fleet.lab.set, HEAD, {"temperature": "93", "clock": "throttled"})
+            watch.attempt(as_root, fleet, HEAD, "sh", "-ec", HOT_ZONE)
             watch.attempt(command, fleet, OTHER, "journalctl", KERNEL)
             watch.attempt(command, fleet, HEAD, "journalctl", UNREADABLE)
             watch.attempt(bound.put, OTHER, "/proc/meminfo", low_memory(2 * GIB))
@@ -110,6 +112,10 @@ def nodes_are_ill(fleet, watch):
             watch.attempt(bound.put, OTHER, f"/sys/class/net/{netdev}/statistics/rx_errors", "100\n")
             watch.attempt(flaps, fleet)
             watch.attempt(sends_over_one_rail, fleet, 25, lambda count: grow(fleet, bound.last, count))
+        with watch.fires("GpuUnread"):
+            fleet.lab.set(OTHER, {"gpu": "missing"})
+        unread = f"{OTHER}: the GPU cannot be read: nvidia-smi finds no GPU"
+        assert [one for one in fleet.fleet_status()["warnings"] if one.startswith(unread)]
     finally:
         bound.close()
         # An alert that was missed has its cause here: the log was not read, or what was read went no further.
@@ -121,13 +127,18 @@ def nodes_are_ill(fleet, watch):
         )
         for node in (HEAD, OTHER):
             command(fleet, node, "journalctl", EMPTY)
+        as_root(fleet, HEAD, "umount", "/sys/class/thermal")
         fleet.lab.mend(LINK)
         for node in (HEAD, OTHER):
             fleet.lab.heal(node)
         fleet.ok("keys", "revoke", "short")
-    return alerts
+    return (*alerts, "GpuUnread")
 
 
+HOT_ZONE = (
+    "mount -t tmpfs zones /sys/class/thermal; mkdir /sys/class/thermal/thermal_zone0;"
+    " echo 97000 > /sys/class/thermal/thermal_zone0/temp"
+)
 WAITS = "some avg10=60.00 avg60=9.00 avg300=2.00 total=9\nfull avg10=50.00 avg60=9.00 avg300=2.00 total=9\n"
 EMPTY = "#!/bin/sh\nexit 1\n"
 """A journalctl that finds nothing."""

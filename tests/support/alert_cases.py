@@ -209,6 +209,7 @@ CASES = {
     ),
     "GpuAllocationFailed": Case({FAILED_ALLOCATION: "-900x300 4500x600"}, "80m", "150m", quiet="70m"),
     "GpuXid": Case({XID: "_x20 300x600"}, "10m", "90m", quiet="3m"),
+    "GpuUnread": Case(_node("node_gpu_readable", "", 0, 1), "3m", "12m", quiet="30s"),
     "KernelLogUnread": Case(_node("node_kernel_log_readable", "", 0, 1, 15), "13m", "25m", quiet="8m"),
     "PowerWedge": Case(
         {
@@ -219,7 +220,14 @@ CASES = {
         "5m",
         "20m",
     ),
-    "GpuThrottled": Case(_node("node_gpu_throttled", ',gpu="0"', 1, 0), "8m", "20m", quiet="3m"),
+    # Held down in two minutes of ten, as heat does: the flag comes and goes with the load.
+    "GpuThrottled": Case(
+        {f'sparkfleet_node_gpu_throttled{{{NODE},gpu="0"}}': "0x80 " + "1x8 0x32 " * 3 + "0x240"},
+        "45m",
+        "90m",
+        quiet="19m",
+    ),
+    "NodeHot": Case(_node("node_temperature_celsius", "", 97, 80), "8m", "20m", quiet="3m"),
     "GpuHot": Case(_node("node_gpu_temperature_celsius", ',gpu="0"', 88, 70), "8m", "20m", quiet="3m"),
     "DiskLow": Case(
         {

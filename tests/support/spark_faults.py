@@ -1,16 +1,18 @@
 """Faults of two Sparks: each function changes what their channels answer."""
 
 import re
+import time
 
-from sparks import RAILS, capture, host_key, netdev
+from sparks import RAILS, buddies, capture, host_key, netdev
 
 from sparkfleet.errors import NodeError
 from sparkfleet.hostfacts.clock import ReadClock
 from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.kernel_log import ReadKernelLog
+from sparkfleet.hostfacts.last_boot import ReadLastBoot
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
-from sparkfleet.hostfacts.memory import ReadKernel
+from sparkfleet.hostfacts.memory import ReadFreeBlocks, ReadKernel
 from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
@@ -158,12 +160,29 @@ def cached(a, b):
     b.change(MEMINFO, "MemFree:        99159460 kB", "MemFree:        59159460 kB")
 
 
+def fragmented(a, b):
+    """As of a rank after seven days: five blocks of 16 MiB, none of 32."""
+    b.answers[ReadFreeBlocks.argv] = buddies(
+        90000, 80000, 700000, 600000, 400000, 200000, 40000, 9000, 900, 300, 60, 9, 5, 0
+    )
+
+
 def out_of_gpu_memory(a, b):
     b.answers[ReadKernelLog.argv] = "NVRM: Out of memory [NV_ERR_NO_MEMORY] (0x51)\n"
 
 
 def xid(a, b):
     b.answers[ReadKernelLog.argv] = "NVRM: Xid (PCI:000f:01:00): 119, pid=1, Timeout\n"
+
+
+def cut_off(a, b):
+    """The power went off an hour ago: the last line is one of anything."""
+    at = time.time() - 3600
+    lines = (
+        "kernel: pcieport 0000:00:00.0: AER: Multiple Uncorrectable (Fatal) error message received",
+        "CRON[1]: hourly",
+    )
+    b.answers[ReadLastBoot.argv] = "".join(f"{at + count:.6f} {line}\n" for count, line in enumerate(lines))
 
 
 def skewed(a, b):

@@ -11,7 +11,7 @@ from sparkfleet.hostfacts.clock import ReadClock
 from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
-from sparkfleet.hostfacts.memory import ReadKernel
+from sparkfleet.hostfacts.memory import ReadFreeBlocks, ReadKernel
 from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
@@ -38,6 +38,12 @@ links:
       - - {netdev: enP2p1s0f1np1, rdma: roceP2p1s0f1, address: 192.168.101.11/24}
         - {netdev: enP2p1s0f1np1, rdma: roceP2p1s0f1, address: 192.168.101.12/24}
 """.replace("KEY-ONE", "A" * 43).replace("KEY-TWO", "B" * 42 + "A")
+
+
+def buddies(*counts):
+    """/proc/buddyinfo of a Spark whose kernel keeps blocks of up to 32 MiB, with the line of its huge pages."""
+    columns = " ".join(f"{count:6}" for count in counts)
+    return f"/proc/buddyinfo:Node 0, zone   Normal {columns} \n/proc/meminfo:Hugepagesize:       2048 kB\n"
 
 
 def inventory():
@@ -113,6 +119,9 @@ def _answers(number):
         ReadGpuProcesses.argv: "",
         ReadClock.argv: _now,
         ("cat", "/proc/meminfo"): capture("meminfo-idle.txt"),
+        ReadFreeBlocks.argv: buddies(
+            9000, 8000, 7000, 6000, 5000, 4000, 3000, 2000, 1500, 1200, 1000, 900, 1417, 782
+        ),
         ReadKernel.argv: capture("kernel.txt"),
         ("docker", "info"): capture("docker-info.json"),
         ("timedatectl",): "NTP=yes\nNTPSynchronized=yes\n",

@@ -7,7 +7,9 @@ import pytest
 from sparkfleet.telemetry import local_command
 from sparkfleet.telemetry.gpu_reader import GpuReader
 
-SOUND = "echo 'NVIDIA GB10, 580.159.03, 0000000F:01:00.0, 12.1, P0, 60, 40, 96, 2400, 3003, 0x0000000000000000'"
+SOUND = (
+    "echo 'NVIDIA GB10, 580.159.03, 0000000F:01:00.0, 12.1, P0, 60, 40, 96, 2400, 3003, 0x0000000000000000'"
+)
 LOST = "echo 'Unable to determine the device handle for GPU0000000F:01:00.0: Unknown Error'; exit 15"
 NO_DRIVER = "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9"
 NONE = "echo 'No devices were found'"

@@ -85,7 +85,8 @@ async def _permissions(session: Session) -> None:
     if not denied.nodes:
         return
     console.print(
-        f"\nsparkfleet may not drop the page cache on {', '.join(denied.nodes)}; engines there cannot use that memory."
+        f"\nsparkfleet may not drop the page cache on {', '.join(denied.nodes)}: before a start it gives back the cached"
+        " files of models only, and engines cannot use the memory of other files, such as those of images."
         "\nTo permit it, run once on each of them:"
     )
     for command in denied.commands:

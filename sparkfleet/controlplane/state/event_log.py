@@ -34,11 +34,12 @@ class EventLog:
             self._last[subject, kind] = message  # only after it is written, and before the next wait
             await self.announce()
 
-    async def record_boot(self, node: str, boot: str, up_s: float | None) -> None:
+    async def record_boot(self, node: str, boot: str, up_s: float | None, before_it: str = "") -> None:
         """Writes that a node has another boot id than when it was seen last, also by an earlier controller; keeps the id.
 
         Args:
             up_s: seconds since that boot; None: not known.
+            before_it: the node's last readings before, in words; "": not known.
         """
         before = self._store.boots.known().get(node)
         if before == boot:
@@ -47,9 +48,9 @@ class EventLog:
             self._store.boots.store(node, boot)
             if before is not None:
                 at = "" if up_s is None else f" at {moment_words(self._store.now() - up_s)}, {up_s:.0f} s ago"
-                self._store.events.record(
-                    "", 0, node, "node", f"{node} rebooted{at}: its engines ended with it"
-                )
+                words = f"{node} rebooted{at}: its engines ended with it"
+                words += f". Its last readings: {before_it}" if before_it else ""
+                self._store.events.record("", 0, node, "node", words)
         await self.announce()
 
     def settle(self, subject: str) -> None:

@@ -20,6 +20,7 @@ from sparkfleet.planner.report.carry_over import Member, RunningGroup
 from sparkfleet.planner.rules.failure_memory import RememberedFailure
 from sparkfleet.planner.types.plan import DeploymentPlan, Rung
 from sparkfleet.telemetry.node_readings import NodeReadings
+from sparkfleet.units import gib_of
 from sparkfleet.values import Value
 
 GROUP_DEPLOYMENT = "group"
@@ -58,6 +59,20 @@ class NodeReport(Value):
         if self.readings is None:
             return self.spoilt
         return (*self.spoilt, *self._gpu_troubles(self.readings), *self._rail_troubles(self.readings))
+
+    @property
+    def last_words(self) -> str:
+        """Its heat and its memory, in words: what explains that it went off; "" if neither was read."""
+        slow = self.readings.slow if self.readings else None
+        heat = max((gpu.temperature_c or 0.0 for gpu in slow.gpus or ()), default=0.0) if slow else 0.0
+        found = (
+            f"the hottest thermal zone at {slow.temperature_c:.0f} °C" if slow and slow.temperature_c else "",
+            f"the GPU at {heat:.0f} °C" if heat else "",
+            f"{gib_of(self.memory_available, self.memory_total)} available"
+            if self.memory_available is not None and self.memory_total
+            else "",
+        )
+        return ", ".join(filter(None, found))
 
     def _gpu_troubles(self, readings: NodeReadings) -> tuple[str, ...]:
         found = readings.slow.gpu_trouble

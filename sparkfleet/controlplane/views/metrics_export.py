@@ -11,7 +11,7 @@ from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus, 
 from sparkfleet.gateway.routing_table import KeyEntry
 from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import BEGINNING, GroupPhase, GroupReport
-from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, GpuState
+from sparkfleet.hostfacts.gpu import SLOWDOWNS, GpuState
 from sparkfleet.hostfacts.kernel_log import KernelLog
 from sparkfleet.perf.prediction import Band, Prediction
 from sparkfleet.planner.types.plan import GroupPlan, Rung
@@ -212,8 +212,8 @@ def _kernel_log(node: str, log: KernelLog, booted: float) -> Iterator[Sample]:
 
 
 def _is_held_down(gpu: GpuState) -> bool | None:
-    """True if hardware holds a GPU's clock down; None if the driver does not report it."""
-    return None if gpu.throttled is None else bool(HARDWARE_REASONS & set(gpu.throttled))
+    """True if heat or the power supply holds a GPU's clock down; None if the driver does not report it."""
+    return None if gpu.throttled is None else bool(SLOWDOWNS & set(gpu.throttled))
 
 
 def _rail(node: str, rail: RailReading) -> Iterator[Sample]:

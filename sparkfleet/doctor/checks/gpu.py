@@ -10,7 +10,7 @@ from sparkfleet.doctor.checks.agreement import differing, values
 from sparkfleet.doctor.findings import CheckFault, error, not_known, warning
 from sparkfleet.doctor.machine_kind import MachineKind, recognise
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
-from sparkfleet.hostfacts.gpu import HARDWARE_REASONS, LOST, GpuState
+from sparkfleet.hostfacts.gpu import LOST, SLOWDOWNS, GpuState
 from sparkfleet.hostfacts.machine import MachineIdentity
 
 SPARK_CAPABILITY = "12.1"
@@ -136,9 +136,9 @@ def power_wedge(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[Chec
 
 @node_check("gpu-throttled", "the GPU is not throttled", source="nvidia-smi: clocks_event_reasons")
 def gpu_throttled(node: NodeSnapshot, gpus: tuple[GpuState, ...]) -> Iterator[CheckFault]:
-    """Reports hardware reasons only: the software power cap is normal."""
+    """Reports slowdowns by heat or the power supply: the software power cap is normal."""
     for gpu in gpus:
-        reasons = sorted(HARDWARE_REASONS.intersection(gpu.throttled or ()))
+        reasons = sorted(SLOWDOWNS.intersection(gpu.throttled or ()))
         hot = gpu.temperature_c is not None and gpu.temperature_c > thresholds.HOT_GPU_C
         if reasons or hot:
             yield warning(

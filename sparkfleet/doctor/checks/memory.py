@@ -11,7 +11,7 @@ from sparkfleet.doctor.findings import CheckFault, error, not_known, note, warni
 from sparkfleet.doctor.snapshot import FleetReadings, NodeSnapshot
 from sparkfleet.hostfacts.gpu import GpuProcess
 from sparkfleet.hostfacts.kernel_log import KernelLog
-from sparkfleet.hostfacts.memory import Kernel, MemoryMap
+from sparkfleet.hostfacts.memory import FreeBlocks, Kernel, MemoryMap
 from sparkfleet.hostfacts.processes import HoldingProcess
 from sparkfleet.knowledge.hardware import memory_alike, memory_size
 from sparkfleet.remote.page_cache import DROP_BY_HAND
@@ -137,6 +137,24 @@ def page_cache(node: NodeSnapshot, memory: MemoryMap) -> Iterator[CheckFault]:
         )
 
 
+@node_check(
+    "memory-fragmented",
+    "free memory is in large blocks",
+    source="FujitsuPolycom/sparkring issue 173 and pull request 202: 200 blocks of 32 MiB before a load",
+)
+def memory_fragmented(node: NodeSnapshot, memory: MemoryMap, free_blocks: FreeBlocks) -> Iterator[CheckFault]:
+    """Reports free memory in small pieces, if most of the node's memory is free: beside an engine it always is."""
+    large = free_blocks.large
+    if large is None or free_blocks.free < memory.total / 2 or large >= thresholds.LARGE_BLOCKS_GIB * GIB:
+        return
+    yield warning(
+        f"{node.name}: {gib(free_blocks.free)} of memory are free, {gib(large)} of it in blocks of 16 MiB or more",
+        means="Memory is fragmented, as after days of serving: weights load ten times slower, or the driver runs out of"
+        " memory (NV_ERR_NO_MEMORY) and the node freezes.",
+        do="sudo reboot",
+    )
+
+
 @node_check("swap", "swap cannot freeze the host", rules=("swap-thrash",),
             source="knowledge/rules/rules.yaml swap-thrash")  # fmt: skip
 def swap(node: NodeSnapshot, memory: MemoryMap, kernel: Kernel) -> Iterator[CheckFault]:
@@ -224,6 +242,7 @@ CHECKS: tuple[Check, ...] = (
     memory_retained,
     memory_free,
     page_cache,
+    memory_fragmented,
     swap,
     memory_pressure,
     memory_equal,

@@ -91,7 +91,7 @@ def suggestions(
     not_served: list[str] = []
     for done, (name, ids) in enumerate(models.items()):
         if options := _options(fleet, wanted, ids):
-            found.append(_ranked(options))
+            found.append(_ranked(options, 1.0 if wanted.objective == "context" else ALIKE))
         else:
             not_served.append(name)
         on_model(done + 1, len(models))
@@ -100,9 +100,9 @@ def suggestions(
     return Suggestions(found=shown, not_served=tuple(not_served))
 
 
-def _ranked(options: Sequence[Suggestion]) -> list[Suggestion]:
+def _ranked(options: Sequence[Suggestion], alike: float) -> list[Suggestion]:
     """A model's checkpoints in the order in which a plan would take them as variants: by worth, with its discounts for what
-    nobody has published. Of those that are predicted like the first, one with a published rate leads."""
+    nobody has published. Of those whose worth is within this factor of the first's, one with a published rate leads."""
     ranked = sorted(options, key=lambda one: (one.is_wrong, -one.rung.worth, one.bytes_on_disk))
     best = ranked[0]
     leads = next(
@@ -110,7 +110,7 @@ def _ranked(options: Sequence[Suggestion]) -> list[Suggestion]:
             one
             for one in ranked
             if one.rung.published.exactly
-            and one.rung.worth * ALIKE >= best.rung.worth
+            and one.rung.worth * alike >= best.rung.worth
             and one.is_wrong == best.is_wrong
         ),
         best,

@@ -17,10 +17,16 @@ from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.exposed_sockets import Listening, sockets_of
 from sparkfleet.group.group_launch import ALONE, GroupLaunch, launch_digest
 from sparkfleet.group.mpi_keys import write_keys
-from sparkfleet.group.ranks.rank_node import available_memory, container_of, prepare_cache, spec_here
+from sparkfleet.group.ranks.load_guard import LoadGuard
+from sparkfleet.group.ranks.rank_node import (
+    available_memory,
+    container_of,
+    drop_page_cache,
+    prepare_cache,
+    spec_here,
+)
 from sparkfleet.group.ranks.rank_spec import Ports, keys_dir
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
-from sparkfleet.remote import page_cache
 from sparkfleet.remote.local import LocalChannel
 from sparkfleet.runtime.base import (
     ADOPTABLE,
@@ -90,6 +96,7 @@ class LocalRank:
         self._secret = secret
         self._tokens = tokens or TokenSecrets(current=secret)
         self._rank: Rank | None = None
+        self._load_guard = LoadGuard(partial(drop_page_cache, self.node, launch.candidate.model))
         self.token_secret = self._tokens.current
         """The secret of the token of the rank that is held: an adopted one may have a former one."""
 
@@ -118,7 +125,7 @@ class LocalRank:
     async def start(self, rendezvous_port: int) -> RankStatus:
         """See `RankHolder.start`."""
         if self._launch.candidate.device == "cuda":
-            await page_cache.drop(LocalChannel(self.node))
+            await drop_page_cache(self.node, self._launch.candidate.model)
         if keys := keys_dir(self._paths, self._launch, self._index):
             await asyncio.to_thread(write_keys, keys, self._secret, self._launch)
         await asyncio.to_thread(prepare_cache, self._paths, self._launch)
@@ -182,7 +189,9 @@ class LocalRank:
         return None
 
     async def tail(self) -> str:
-        """See `RankHolder.tail`."""
+        """See `RankHolder.tail`. A group reads it while its engine starts: meanwhile memory is kept free on the node."""
+        if self._launch.candidate.device == "cuda":
+            self._load_guard.look()
         return await asyncio.to_thread(_tail, Path(self.log_path)) if self._rank is not None else ""
 
     async def memory(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import shutil
@@ -15,10 +16,13 @@ from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.ranks.rank_spec import Ports, RankNodeFacts, cache_dir, rank_spec, root_of
 from sparkfleet.hostfacts.node import ReadMemory
 from sparkfleet.planner.types.plan import Candidate
+from sparkfleet.remote import page_cache
+from sparkfleet.remote.local import LocalChannel
 from sparkfleet.remote.netdev import netdev_of
 from sparkfleet.runtime.base import ContainerSpec, RankSpec
 from sparkfleet.runtime.containers.container_tools import tool_for
 from sparkfleet.runtime.files.builtin_models import builtin_path
+from sparkfleet.runtime.files.cached_files import give_back
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.runtime.files.token_secrets import TokenSecrets
 from sparkfleet.specs.model_name import MAIN, base_name, model_name
@@ -136,6 +140,18 @@ def _roots(*models: str) -> tuple[str, ...]:
 def _in_cache(model: str) -> str:
     path = _hub_cache() / f"models--{base_name(model).replace('/', '--')}"
     return str(path) if path.is_dir() else ""
+
+
+async def drop_page_cache(node: str, model: str) -> None:
+    """Drops this node's page cache before an engine starts: the whole if root permits it, else the files of models.
+
+    Args:
+        node: this node's name.
+        model: the model's name, or its directory.
+    """
+    if not await page_cache.drop(LocalChannel(node)):
+        own = (Path(model),) if model.startswith("/") else ()
+        await asyncio.to_thread(give_back, _hub_cache(), *own)
 
 
 def prepare_cache(paths: FleetPaths, launch: GroupLaunch) -> None:

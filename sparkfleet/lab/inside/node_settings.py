@@ -53,6 +53,9 @@ KNOBS: dict[str, Knob] = {
     "temperature": Knob("41", r"[0-9]{1,3}", "GPU temperature, °C"),
     "holder_mib": Knob("0", r"[0-9]{1,6}", "a leftover process holds this much GPU memory, MiB"),
     "xid": Knob("0", r"[0-9]{1,3}", "an Xid error in dmesg, and in the kernel's journal"),
+    "boot_before": Knob(
+        "shutdown", "shutdown|cut|pcie|none", "end of the boot before: power cut, fatal PCIe error"
+    ),
     "machine": Knob(
         "spark", "spark|gx10|pgx|jetson-thor|gh200|rtx-spark", "kind of machine: DMI, GPU, release"
     ),

@@ -35,9 +35,10 @@ from sparkfleet.planner.search.objective import (
     evidence_of,
     proof_of,
     published_factor,
+    speed_worth,
     worth,
 )
-from sparkfleet.planner.search.risk import repeated_prefill, risk_factor
+from sparkfleet.planner.search.risk import UNCURED, repeated_prefill, risk_factor
 from sparkfleet.planner.search.rule_effects import (
     budget_within,
     exceeded_limit,
@@ -71,6 +72,11 @@ class Evaluation(NamedTuple):
     """Factor of its worth by rules and by the number of published measurements."""
     proof: float = 1.0
     """The part of `discount` by the number of published measurements."""
+
+    @property
+    def sound(self) -> float:
+        """Discount for wrong results, which counts against a longer context as well."""
+        return UNCURED if self.rung.uncured else 1.0
 
     @property
     def needs(self) -> Band:
@@ -204,7 +210,7 @@ def _predicted(
     risk = risk_factor(ranked, verdict, repeated)
     discount = slower * risk * doubt(case, stack, proposal, verdict)
     factor = published_factor(ranked)
-    value = worth(ranked, factor) * discount
+    value = worth(ranked, factor, discount, sound=UNCURED if verdict.uncured else 1.0)
     rung = Rung(
         candidate=candidate,
         prediction=_prediction(stacked, sized, settings, verdict),
@@ -224,7 +230,7 @@ def _predicted(
         ranked,
         slowed_by=(*verdict.uncured, *verdict.penalties),
         risk=risk,
-        predicted=worth(ranked, 1.0) * slower,
+        predicted=speed_worth(ranked, 1.0) * slower,
         factor=factor,
         discount=discount,
         proof=proof_of(case, proposal).discount(busy=case.objective == "throughput"),

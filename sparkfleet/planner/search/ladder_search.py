@@ -20,7 +20,7 @@ from sparkfleet.planner.search.alternatives import Alternatives
 from sparkfleet.planner.search.enumerate import ProposalEnumerator
 from sparkfleet.planner.search.evaluate import Evaluation, evaluate
 from sparkfleet.planner.search.node_finder import NodeFinder
-from sparkfleet.planner.search.objective import SizedProposal, proof_of, published_factor, worth
+from sparkfleet.planner.search.objective import SizedProposal, is_less, proof_of, published_factor, worth
 from sparkfleet.planner.search.rung_builder import ALIKE, without_advisory_first
 from sparkfleet.planner.search.spread import is_alike, reason_to_stay, weighed_with
 from sparkfleet.planner.types.plan import Rejection
@@ -146,7 +146,7 @@ class LadderSearch:
     def _led_by_worth(self, ladder: list[Evaluation]) -> list[Evaluation]:
         """The ladder with another rung first if that is worth clearly more, now that evidence from fewer nodes counts."""
         best = max((one for one in ladder if self._may_lead(one.proposal)), key=lambda one: one.worth)
-        if best.worth <= ALIKE * ladder[0].worth:
+        if self._case.objective != "context" and best.worth <= ALIKE * ladder[0].worth:
             return ladder
         return [best, *(one for one in ladder if one is not best)]
 
@@ -165,7 +165,7 @@ class LadderSearch:
         discount = stack.evidence * proof_of(self._case, proposal).discount(busy=busy)
         discount *= UNEQUAL if self._case.fleet.is_unequal(proposal.pool) else 1.0
         ranked = SizedProposal(self._case, proposal, settings, sized.sizes)
-        promise = worth(ranked, published_factor(ranked)) * discount
+        promise = worth(ranked, published_factor(ranked), discount)
         return RankedProposal(-promise, next(self._order), proposal, None)
 
     def _search(self, search: RankSearch) -> None:
@@ -216,7 +216,9 @@ class LadderSearch:
         evaluation = self._evaluate(search, one.proposal)
         if evaluation is None:
             return None
-        if evaluation.worth < -one.negative * 0.999:  # slower than estimated: others may be better now
+        if is_less(
+            self._case, evaluation.worth, -one.negative
+        ):  # slower than estimated: others may be better
             heapq.heappush(
                 search.heap, RankedProposal(-evaluation.worth, next(self._order), one.proposal, evaluation)
             )

@@ -3,6 +3,7 @@
 Worth of a candidate = value of its predicted speed, corrected by what was published of the same combination (worth)
                        × a discount for what nobody published, and for reports without a number (doubt)
                        × a discount for wrong results, and for prefills that repeat earlier turns (risk.py)
+For the objective *context* the context comes first, and this decides between equal ones.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from sparkfleet.specs.model_name import base_name
 
 DEMOTION = 0.75
 """Discount of a candidate that a report calls slow without a number. Affects the ranking, not the predictions."""
+CONTEXT_FIRST = 1e3
+"""Worth of a token of context for the objective `context`: one token is more than any speed (answers per second)."""
 SPREAD_GAIN = 1.15
 """Times as fast as on half the nodes a candidate has to be if the others are idle: what two boots differ by (± 15 %)."""
 NOT_PUBLISHED = PublishedDrafting(None, None)
@@ -46,7 +49,7 @@ class SizedProposal(NamedTuple):
         return self.case.predictor.rates(self.proposal.split, self.settings, self.sizes.context, requests)
 
 
-def worth(sized: SizedProposal, factor: float) -> float:
+def worth(sized: SizedProposal, factor: float, discount: float = 1.0, *, sound: float = 1.0) -> float:
     """Value of a proposal under the objective. Only comparable within one deployment, between equal objectives.
 
     Nodes cost nothing here: those that other deployments need are not offered (`VariantCase.share`), and how much faster
@@ -55,13 +58,25 @@ def worth(sized: SizedProposal, factor: float) -> float:
     Args:
         sized: the proposal.
         factor: on the predicted rate, by what was published (`published_factor`); 1: the prediction alone.
+        discount: on the value of its speed.
+        sound: on the length of its context, which no evidence about speeds makes shorter: less than 1 for wrong results.
     """
+    value = speed_worth(sized, factor) * discount
+    return value if sized.case.objective != "context" else sized.sizes.context * CONTEXT_FIRST * sound + value
+
+
+def speed_worth(sized: SizedProposal, factor: float) -> float:
+    """Value of a proposal's speed: tok/s of all requests for `throughput`, else answers per second of one request."""
     if sized.case.objective == "throughput":
         return total(sized, best_groups(sized)) * factor
     alone = sized.rates(1)
     ttft = alone.ttft_ms.mid / 1000 if alone.ttft_ms else 0.0
-    quick = 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * factor))
-    return quick if sized.case.objective == "interactive" else sized.sizes.context * 1e6 + quick
+    return 1.0 / (ttft + ANSWER / (alone.decode_tps_per_request.mid * factor))
+
+
+def is_less(case: VariantCase, value: float, promised: float) -> bool:
+    """True if a worth is less than was promised, by more than the order of candidates depends on."""
+    return value < promised * (1 - (1e-12 if case.objective == "context" else 1e-3))
 
 
 def total(sized: SizedProposal, groups: int) -> float:

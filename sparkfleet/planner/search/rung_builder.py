@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.planner.capacity.proposal import Proposal, VariantCase
@@ -115,10 +115,12 @@ def rung_of(
         next_best = [rung for rung in ladder[1:2] if rung in faster or _set_back(rung, choice)]
         fastest = max(faster, key=speed_of) if faster else None
         lower = [*next_best, *(rung for rung in ladder[2:] if rung is fastest)]
-        words = (_ranked_lower(one, choice, objective, faster=one in faster) for one in lower)
+        words: Iterable[str] = (_ranked_lower(one, choice, objective, faster=one in faster) for one in lower)
         best = OBJECTIVES[objective]
         if others and objective == "interactive":  # one of them may be faster
             best += f" on {sparks_words(choice.rung.candidate.shape.ranks)}"
+        if objective == "context":
+            words = _faster_with_less(ladder)
         return _with_depths(evaluation).model_copy(update={"reason": "; ".join((best, *words, *others))})
     before = ladder[at - 1].rung
     is_faster = evaluation in faster and not _only_decodes_faster(evaluation, choice)
@@ -131,6 +133,16 @@ def rung_of(
             "order": _order(at, ladder, objective, speed_of),
         }
     )
+
+
+def _faster_with_less(ladder: Sequence[Evaluation]) -> Iterator[str]:
+    """The fastest rung that decodes clearly faster than the choice and holds a shorter context, in words."""
+    choice = ladder[0]
+    held = choice.rung.candidate.context
+    fastest = max((one for one in ladder if one.rung.candidate.context < held), key=tps_alone, default=choice)
+    if tps_alone(fastest) > SPREAD_GAIN * tps_alone(choice):
+        candidate, speed = fastest.rung.candidate, fastest.rung.speed("context")
+        yield f"{candidate.how} is faster ({speed}) and holds {candidate.context}"
 
 
 def _order(

@@ -22,6 +22,7 @@ from sparkfleet.planner.search.objective import (
     proof_of,
     published_factor,
     required_gain,
+    speed_worth,
     worth,
 )
 from sparkfleet.planner.types.plan import Rung
@@ -72,7 +73,7 @@ def carry_evidence(fewer: Evaluation, more: Evaluation) -> Evaluation:
     (`scripts/evidence.py --doublings`): more nodes are one step, as another format is.
     """
     case = more.sized.case
-    if case.objective != "interactive" or any(is_measured(case, one.proposal) for one in (fewer, more)):
+    if case.objective == "throughput" or any(is_measured(case, one.proposal) for one in (fewer, more)):
         return more  # what the user measured has no correction
     there = on_nodes_of(more.sized, fewer.sized)
     factor = fewer.factor if is_alike(fewer.proposal, more.proposal) else published_factor(there)
@@ -107,13 +108,13 @@ def weighed_with(fewer: Evaluation, more: Evaluation) -> Evaluation:
     """
     carried = carry_evidence(fewer, more)
     own = evidence_of(more.sized.case, more.proposal).correction(busy=False)
-    value = _corrected(carried if own is None else carried._replace(factor=more.factor))
-    return carried._replace(worth=value)
+    factor = carried.factor if own is None else more.factor
+    return carried._replace(worth=worth(more.sized, factor, carried.discount, sound=more.sound))
 
 
 def _corrected(one: Evaluation) -> float:
-    """Worth of a candidate by its factor."""
-    return worth(one.sized, one.factor) * one.discount
+    """Worth of a candidate's speed by its factor; of those that are compared here the contexts are equal."""
+    return speed_worth(one.sized, one.factor) * one.discount
 
 
 def _evidence_against(fewer: Evaluation, more: Evaluation, required: float) -> str:
@@ -121,7 +122,7 @@ def _evidence_against(fewer: Evaluation, more: Evaluation, required: float) -> s
     sound = _corrected(more) / more.risk
     if more.risk_words and sound >= required * _corrected(fewer):
         return more.risk_words
-    uncorrected = (worth(one.sized, 1.0) * one.discount for one in (more, fewer))
+    uncorrected = (speed_worth(one.sized, 1.0) * one.discount for one in (more, fewer))
     if next(uncorrected) < required * next(uncorrected):
         rows = more.rung.published.rows
         measured = f"{rows or 'no'} published measurement{'s' * (rows != 1)}"
@@ -154,7 +155,7 @@ def _used(case: VariantCase, nodes: int, ranks: int) -> tuple[int, int]:
 def _lost(case: VariantCase, narrow: Rung, wide: Rung) -> str:
     """Reason if the requests at once that the deployment sets would be served more slowly together; else ""."""
     before, after = narrow.prediction.decode_tps_aggregate, wide.prediction.decode_tps_aggregate
-    if case.objective != "interactive" or not case.variant.concurrency or before is None or after is None:
+    if case.objective == "throughput" or not case.variant.concurrency or before is None or after is None:
         return ""
     if case.variant.concurrency < 2 or after.mid >= KEPT * before.mid:
         return ""

@@ -84,8 +84,8 @@ NODE = GrafanaDashboard(
                 may_be_empty=NO_GPU,
             ),
             panel(
-                "Hardware holds the clock down",
-                "1 while heat or the power supply limits the clock.",
+                "Heat or power holds the clock down",
+                "1 while the driver or the hardware limits the clock for heat or the power supply.",
                 "short",
                 one(f"sparkfleet_node_gpu_throttled{{{_N}}}", "{{node}}"),
                 limits=IS_OFF,

@@ -68,6 +68,7 @@ async def test_the_values_have_the_units_of_the_catalogue(world):
     assert value("node_gpu_clock_hertz", "spark1", "0") == 2.4e9
     assert value("node_gpu_busy_ratio", "spark1", "0") == 0.96
     assert value("node_gpu_throttled", "spark1", "0") == 1
+    assert value("node_gpu_readable", "spark1") == 1
     assert value("node_gpu_xids", "spark1", "79") == 2
     assert value("node_gpu_xid_timestamp_seconds", "spark1", "79") == 1060
     assert value("node_gpu_allocation_failure_timestamp_seconds", "spark1") == 1050

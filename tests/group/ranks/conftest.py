@@ -12,6 +12,7 @@ def dropped(monkeypatch):
 
     async def drop(channel):
         nodes.append(channel.node)
+        return True
 
     monkeypatch.setattr(page_cache, "drop", drop)
     return nodes

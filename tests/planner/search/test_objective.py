@@ -104,6 +104,27 @@ class TestObjectives:
         rung = choice(plan(sparks(1), ask(FP8, objective="context")))
         assert rung.candidate.context == 262_144
 
+    @pytest.mark.parametrize(
+        "model", ["RadixArk/Qwen3.8-27B-NVFP4", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4", FP8]
+    )
+    def test_of_equal_contexts_the_fastest_is_taken_as_for_one_request(self, sparks, plan, ask, model):
+        """The number of publications weighed the context: plain decoding at 11.4 tok/s came before drafts at 38.9."""
+        longest = choice(plan(sparks(1), ask(model, objective="context"))).candidate
+        sizes = {"context": longest.context, "concurrency": longest.concurrency}
+        assert choice(plan(sparks(1), ask(model, **sizes))).candidate.how == longest.how
+
+    def test_a_faster_one_with_less_context_is_named(self, sparks, plan, ask):
+        ladder = (
+            plan(sparks(2), ask("deepseek-ai/DeepSeek-V4-Flash-0731", objective="context"))
+            .deployments[0]
+            .groups[0]
+            .ladder
+        )
+        held = {rung.candidate.how: rung.candidate.context for rung in ladder}
+        shorter = [how for how in held if held[how] < ladder[0].candidate.context]
+        assert [how for how in shorter if f"; {how} is faster (" in ladder[0].reason], ladder[0].reason
+        assert ladder[0].reason.endswith(f"tok/s) and holds {held[shorter[0]]}")
+
     def test_interactive_makes_one_group(self, sparks, plan, ask):
         assert len(plan(sparks(8, switch=True), ask(SMALL)).deployments[0].groups) == 1
 
