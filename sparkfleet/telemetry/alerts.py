@@ -41,7 +41,7 @@ _SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}
 _AT = "on (deployment, group)"
 _AVAILABLE = "last_over_time(sparkfleet_node_memory_available_bytes[1m])"
 """With the last value while a node that is short of memory answers late: an alert begins to wait again after each gap."""
-_FREE = 'last_over_time(sparkfleet_node_disk_free_bytes{place=~"root|hub"}[2m])'
+_FREE = 'last_over_time(sparkfleet_node_disk_free_bytes{place=~"root|home|hub"}[2m])'
 """The same for a disk."""
 SAME_S = 60
 """Times of an error that are no further apart are of the same one, before and after its node's clock was set."""
@@ -364,8 +364,9 @@ NODES = (
             or ({_FREE} < {DISK_SHARE} * last_over_time(sparkfleet_node_disk_total_bytes[2m]))""",
         "10m",
         "warning",
-        summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }} (hub: models).",
-        means="Weights and images cannot be staged; on the head, nothing can be applied.",
+        summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }}"
+        " (hub: models; home: logs, and the head's store).",
+        means="Weights and images cannot be staged, or logs end; on the head, nothing can be applied.",
         look="`sparkfleet models list` and `df -h` on the node.",
         do="`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
     ),
