@@ -26,6 +26,9 @@ ERROR_SHARE = 0.05
 THROTTLED_SHARE = 0.05
 """Share of half an hour in which heat or power holds a GPU's clock down. A Spark that decoded 56 % slower than its twin had
 5.0 % of 16 hours (Avarok-Cybersecurity/atlas pull request 569), sound ones none in soaks (doctor/thresholds.py)."""
+ENOUGH_DRAFTED = 500
+"""Draft tokens of ten minutes from which their acceptance is judged: about a hundred drafts of five, whose share has a standard
+error of 0.05 at 0.6 if drafts are independent, a sixth of a fall to the half. A single short answer has fewer."""
 DAY_S = 86_400
 EXPIRY_S = 7 * DAY_S
 """Time before a key's end at which its owner is reminded. A day after the end the reminder ends too."""
@@ -193,7 +196,8 @@ SPEED = (
     ),
     _alert(
         "AcceptanceCollapsed",
-        f"sparkfleet:acceptance:ratio10m < {HALF} * avg_over_time(sparkfleet:acceptance:ratio10m[6h])",
+        f"""sparkfleet:acceptance:ratio10m < {HALF} * avg_over_time(sparkfleet:acceptance:ratio10m[6h])
+            and sum by (deployment, group) (delta(sparkfleet_draft_tokens{{kind="proposed"}}[10m])) >= {ENOUGH_DRAFTED}""",
         "10m",
         "warning",
         summary="{{ $labels.group }} accepts {{ $value | humanizePercentage }} of its draft tokens, less than half"
