@@ -27,8 +27,8 @@ THROTTLED_SHARE = 0.05
 """Share of half an hour in which heat or power holds a GPU's clock down. A Spark that decoded 56 % slower than its twin had
 5.0 % of 16 hours (Avarok-Cybersecurity/atlas pull request 569), sound ones none in soaks (doctor/thresholds.py)."""
 ENOUGH_DRAFTED = 500
-"""Draft tokens of ten minutes from which their acceptance is judged: about a hundred drafts of five, whose share has a standard
-error of 0.05 at 0.6 if drafts are independent, a sixth of a fall to the half. A single short answer has fewer."""
+"""Draft tokens of ten minutes from which their acceptance is judged: about a hundred drafts of five. A share of 0.6 then has
+a standard error of 0.05 if drafts are independent; a fall to the half is six of those. A single short answer has fewer."""
 DAY_S = 86_400
 EXPIRY_S = 7 * DAY_S
 """Time before a key's end at which its owner is reminded. A day after the end the reminder ends too."""
