@@ -21,8 +21,11 @@ from sparkfleet.group.group_name import GroupKey, name_of
 from sparkfleet.group.report import GroupReport
 from sparkfleet.remote.channel import Channel
 from sparkfleet.runtime.files import state_probe
+from sparkfleet.runtime.files.ranklog import FILES
 
 CHUNK = 1 << 20
+MARK_BYTES = 64
+"""Bytes by which the older file of a log that was rotated is recognised."""
 FOLLOW_S = 0.3
 """Seconds between two reads of a log that is followed."""
 LOOK_S = 2.0
@@ -209,22 +212,45 @@ def _logs_of(node: str, answer: dict[str, object], logged: LoggedRank) -> Iterab
 
 
 async def read_log(channel: Channel, path: str, *, tail: int, follow: bool) -> AsyncGenerator[bytes]:
-    """The last `tail` lines of a file on a node, then new bytes if `follow`, without end."""
-    text, offset = await _all(channel, path, 0)
-    lines = text.splitlines(keepends=True)
-    yield b"".join(lines[-tail:] if tail else [])
+    """The last `tail` lines of a log on a node, also those of its older files, then new bytes if `follow`, without end."""
+    text, offset = await _from(channel, path, 0)
+    mark = text[-MARK_BYTES:]
+    for older in (f"{path}.{i}" for i in range(1, FILES)):
+        if len(text.splitlines()) >= tail or not await _exists(channel, older):
+            break
+        text = (await _from(channel, older, 0))[0] + text
+    yield b"".join(text.splitlines(keepends=True)[-tail:] if tail else [])
     while follow:
         await asyncio.sleep(FOLLOW_S)
-        text, offset = await _all(channel, path, offset)
+        text, offset, mark = await _since(channel, path, offset, mark)
         yield text
 
 
-async def _all(channel: Channel, path: str, offset: int) -> tuple[bytes, int]:
-    """The bytes from `offset` to the end, and the offset of the end. A log that was rotated is read from 0."""
+async def _since(channel: Channel, path: str, offset: int, mark: bytes) -> tuple[bytes, int, bytes]:
+    """The bytes from `offset` on, the offset of the end and the last bytes before it.
+
+    `mark`: the last bytes before `offset`. The rest of a log that was rotated is in its older file, if that has them there.
+    """
+    text, end = await _from(channel, path, offset)
+    if text or not offset or await channel.read(path, offset=offset - 1, limit=1):
+        return text, end, (mark + text)[-MARK_BYTES:]
+    older, rest = f"{path}.1", b""
+    if await _exists(channel, older):
+        found = await channel.read(older, offset=offset - len(mark), limit=len(mark))
+        rest = (await _from(channel, older, offset))[0] if found == mark else b""
+    text, end = await _from(channel, path, 0)
+    return rest + text, end, text[-MARK_BYTES:]
+
+
+async def _exists(channel: Channel, path: str) -> bool:
+    """Raises NodeError if the node does not answer, which `read` raises for a file that is not there, too."""
+    return (await channel.run(("test", "-f", path))).exit_code == 0
+
+
+async def _from(channel: Channel, path: str, offset: int) -> tuple[bytes, int]:
+    """The bytes of a file from `offset` to the end, and the offset of the end."""
     parts: list[bytes] = []
     while part := await channel.read(path, offset=offset, limit=CHUNK):
         parts.append(part)
         offset += len(part)
-    if not parts and offset and not await channel.read(path, offset=offset - 1, limit=1):
-        return await _all(channel, path, 0)
     return b"".join(parts), offset

@@ -26,6 +26,9 @@ ERROR_SHARE = 0.05
 THROTTLED_SHARE = 0.05
 """Share of half an hour in which heat or power holds a GPU's clock down. A Spark that decoded 56 % slower than its twin had
 5.0 % of 16 hours (Avarok-Cybersecurity/atlas pull request 569), sound ones none in soaks (doctor/thresholds.py)."""
+ENOUGH_DRAFTED = 500
+"""Draft tokens of ten minutes from which their acceptance is judged: about a hundred drafts of five. A share of 0.6 then has
+a standard error of 0.05 if drafts are independent; a fall to the half is six of those. A single short answer has fewer."""
 DAY_S = 86_400
 EXPIRY_S = 7 * DAY_S
 """Time before a key's end at which its owner is reminded. A day after the end the reminder ends too."""
@@ -41,7 +44,7 @@ _SENT = """label_replace(rate(sparkfleet_rail_rdma_bytes_total{direction="sent"}
 _AT = "on (deployment, group)"
 _AVAILABLE = "last_over_time(sparkfleet_node_memory_available_bytes[1m])"
 """With the last value while a node that is short of memory answers late: an alert begins to wait again after each gap."""
-_FREE = 'last_over_time(sparkfleet_node_disk_free_bytes{place=~"root|hub"}[2m])'
+_FREE = 'last_over_time(sparkfleet_node_disk_free_bytes{place=~"root|home|hub"}[2m])'
 """The same for a disk."""
 SAME_S = 60
 """Times of an error that are no further apart are of the same one, before and after its node's clock was set."""
@@ -193,7 +196,8 @@ SPEED = (
     ),
     _alert(
         "AcceptanceCollapsed",
-        f"sparkfleet:acceptance:ratio10m < {HALF} * avg_over_time(sparkfleet:acceptance:ratio10m[6h])",
+        f"""sparkfleet:acceptance:ratio10m < {HALF} * avg_over_time(sparkfleet:acceptance:ratio10m[6h])
+            and sum by (deployment, group) (delta(sparkfleet_draft_tokens{{kind="proposed"}}[10m])) >= {ENOUGH_DRAFTED}""",
         "10m",
         "warning",
         summary="{{ $labels.group }} accepts {{ $value | humanizePercentage }} of its draft tokens, less than half"
@@ -364,8 +368,9 @@ NODES = (
             or ({_FREE} < {DISK_SHARE} * last_over_time(sparkfleet_node_disk_total_bytes[2m]))""",
         "10m",
         "warning",
-        summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }} (hub: models).",
-        means="Weights and images cannot be staged; on the head, nothing can be applied.",
+        summary="{{ $labels.node }}: {{ $value | humanize }}B are free on the disk of {{ $labels.place }}"
+        " (hub: models; home: logs, and the head's store).",
+        means="Weights and images cannot be staged, or logs end; on the head, nothing can be applied.",
         look="`sparkfleet models list` and `df -h` on the node.",
         do="`sparkfleet prune` removes models and images that no deployment uses, after showing them.",
     ),

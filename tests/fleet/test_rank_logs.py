@@ -8,6 +8,7 @@ from sparkfleet.fleet.rank_logs import LoggedRank, StoredLog, newest_rank, rank_
 from sparkfleet.fleet.session import Session
 from sparkfleet.group.report import GroupReport, RankReport
 from sparkfleet.remote.local import LocalChannel
+from sparkfleet.runtime.files.ranklog import RankLog
 
 
 @pytest.fixture
@@ -41,6 +42,59 @@ async def test_a_followed_log_that_grows_and_is_rotated(channel, tmp_path, monke
         file.write("new line\n")
     assert await anext(pieces) == b"new line\n"
     log.write_text("again\n")
+    assert await anext(pieces) == b"again\n"
+    await pieces.aclose()
+
+
+@pytest.fixture
+def rotating(tmp_path):
+    """A log that is rotated after 20 bytes."""
+    log = RankLog(str(tmp_path / "log"), file_bytes=20)
+    yield log
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("tail", "shown"),
+    [
+        (1, b"line 5\n"),
+        (4, b"line 2\nline 3\nline 4\nline 5\n"),
+        (100, b"".join(b"line %d\n" % i for i in range(6))),
+    ],
+    ids=["newest file", "two files", "all"],
+)
+async def test_the_last_lines_of_a_log_that_was_rotated(channel, rotating, tmp_path, tail, shown):
+    """They were those of the newest file, often one or two."""
+    for i in range(6):
+        rotating.write(b"line %d\n" % i)
+    assert (tmp_path / "log.2").exists()
+    assert [piece async for piece in read_log(channel, str(tmp_path / "log"), tail=tail, follow=False)] == [
+        shown
+    ]
+
+
+async def test_what_was_written_before_a_rotation_is_followed_too(channel, rotating, tmp_path, monkeypatch):
+    """Lines between the last look and the rotation were lost."""
+    monkeypatch.setattr(module, "FOLLOW_S", 0.0)
+    rotating.write(b"line 0\n")
+    pieces = read_log(channel, str(tmp_path / "log"), tail=1, follow=True)
+    assert await anext(pieces) == b"line 0\n"
+    rotating.write(b"line 1\n")
+    rotating.write(b"new\n")
+    rotating.write(b"x\n")
+    rotating.write(b"y\n")
+    assert (tmp_path / "log.1").read_bytes() == b"line 0\nline 1\nnew\nx\n"
+    assert await anext(pieces) == b"line 1\nnew\nx\ny\n"
+    await pieces.aclose()
+
+
+async def test_a_log_that_somebody_emptied_has_nothing_of_its_older_file(channel, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "FOLLOW_S", 0.0)
+    (tmp_path / "log.1").write_text("of long ago, and longer than the log is\n")
+    (tmp_path / "log").write_text("one line\n")
+    pieces = read_log(channel, str(tmp_path / "log"), tail=1, follow=True)
+    assert await anext(pieces) == b"one line\n"
+    (tmp_path / "log").write_text("again\n")
     assert await anext(pieces) == b"again\n"
     await pieces.aclose()
 

@@ -103,6 +103,28 @@ def test_a_cable_that_is_plugged_in_again_does_not_flap(rules):
     _succeeds(_tested(rules, [_test("again", given, [_check("16m", []), _check("18m", [])], "25s")]))
 
 
+@pytest.mark.parametrize(
+    ("each", "fires"), [(1, []), (100, ["SparkfleetAcceptanceCollapsed"])], ids=["few", "many"]
+)
+def test_acceptance_is_judged_from_enough_draft_tokens_on(rules, each, fires):
+    """Of 40 draft tokens in ten minutes few accepted ones are chance, and a deployment with few requests was named."""
+    given = {
+        f'sparkfleet_draft_tokens{{{GROUP},kind="proposed"}}': f"0+{each}x900",
+        f'sparkfleet_draft_tokens{{{GROUP},kind="accepted"}}': f"0+{each * 0.6}x400 {each * 240}+{each * 0.1}x500",
+    }
+    _succeeds(_tested(rules, [_test("drafts", given, [_check("125m", fires)])]))
+
+
+def test_a_home_on_a_disk_of_its_own_is_watched_too(rules):
+    """It has the store, logs and compiled kernels; the alert looked at root and hub only."""
+    sizes = {"root": (500e9, 1e12), "home": (15e9, 200e9), "hub": (500e9, 1e12)}
+    given = {}
+    for place, (free, total) in sizes.items():
+        given[f'sparkfleet_node_disk_free_bytes{{{NODE},place="{place}"}}'] = f"{free:.0f}x100"
+        given[f'sparkfleet_node_disk_total_bytes{{{NODE},place="{place}"}}'] = f"{total:.0f}x100"
+    _succeeds(_tested(rules, [_test("home", given, [_check("15m", ["SparkfleetDiskLow"], ["place"])])]))
+
+
 def test_a_reading_that_is_lost_does_not_begin_the_wait_again(rules):
     """As while `nvidia-smi` hangs, or the controller restarts: an alert that waits for five minutes never fired."""
     cases = {

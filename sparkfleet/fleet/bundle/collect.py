@@ -160,15 +160,15 @@ async def _logs(session: Session, node: str) -> AsyncIterator[tuple[str, str]]:
         return
     channel = session.channels[node]
     listed = await channel.run(("ls", "-t", f"{root}/logs"))
-    names = [name for name in listed.stdout.splitlines() if name.endswith(".log")][:LOGS]
-    for name in names:
-        end = await channel.run(("tail", "-c", str(LOG_BYTES), f"{root}/logs/{name}"))
-        yield name, _kept(end)
+    files = listed.stdout.splitlines()
+    for name in [name for name in files if name.endswith(".log")][:LOGS]:
+        both = [f"{root}/logs/{one}" for one in (f"{name}.1", name) if one in files]
+        yield name, _kept(await channel.run(("tail", "-q", "-c", str(LOG_BYTES), *both)))
 
 
 def _kept(end: Completed) -> str:
-    """The end of a log from its first whole line on."""
-    text = end.stdout if end.exit_code == 0 else end.stderr
+    """The end of a log, and of its older file if it was rotated, from the first whole line on."""
+    text = (end.stdout if end.exit_code == 0 else end.stderr)[-LOG_BYTES:]
     return text if len(text) < LOG_BYTES else text.partition("\n")[2]
 
 

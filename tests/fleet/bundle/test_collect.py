@@ -75,6 +75,24 @@ async def test_no_part_of_a_home_with_spaces_is_left(tmp_path, monkeypatch):
     assert "u00fc" not in texts, "in JSON that a program on the node has printed"
 
 
+async def test_a_log_that_was_rotated_has_the_end_of_its_older_file_as_well(tmp_path, monkeypatch):
+    """It had the few lines since the rotation only."""
+    monkeypatch.setattr("sparkfleet.fleet.bundle.collect.LOG_BYTES", 40)
+    monkeypatch.setenv("SPARKFLEET_HOME", str(tmp_path))
+    logs = tmp_path / "home" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "a.log.2").write_text("oldest\n")
+    (logs / "a.log.1").write_text("".join(f"before {i}\n" for i in range(100)))
+    (logs / "a.log").write_text("after\n")
+    (logs / "b.log").write_text("never rotated\n")
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: this\nnodes:\n  this: {address: local}\n")
+    async with Session(file) as session:
+        found = await collect(session)
+    texts = {part.path.rpartition("/")[2]: part.text for part in found.parts if "/logs/" in part.path}
+    assert texts == {"a.log": "before 97\nbefore 98\nbefore 99\nafter\n", "b.log": "never rotated\n"}
+
+
 def test_the_lab_reads_what_is_written():
     assert (bundle.FOLDER, bundle.FORMAT) == (FOLDER, FORMAT)
 

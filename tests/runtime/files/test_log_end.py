@@ -26,6 +26,18 @@ def test_one_long_line_is_cut(logs):
     assert log_end(logs, str(logs / "b.log"), 30) == b"x" * 30
 
 
+def test_a_log_that_was_rotated_has_the_end_of_its_older_file_as_well(logs):
+    (logs / "a.log").rename(logs / "a.log.1")
+    (logs / "a.log").write_bytes(b"new\n")
+    assert log_end(logs, str(logs / "a.log"), 24) == b"line 098\nline 099\nnew\n"
+    assert log_end(logs, str(logs / "a.log"), 10) == b"new\n"
+
+
+def test_an_older_file_that_is_a_link_is_not_read(logs):
+    (logs / "a.log.1").symlink_to(logs.parent / "secret")
+    assert len(log_end(logs, str(logs / "a.log"), 10_000)) == 900
+
+
 OTHERS = (
     "/etc/passwd", "{logs}/../secret", "{logs}", "{logs}/", "{logs}/none.log", "{logs}/link", "{logs}/pipe", "a.log", "",
 )  # fmt: skip
