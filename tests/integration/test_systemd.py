@@ -145,7 +145,7 @@ def permitted(delivered):
     """The helper is installed by the commands that `fabric apply` prints."""
     err = delivered.refused("fabric", "apply", "--yes")
     for node in RAILS:
-        printed = err.partition(f"Run this once on {node}")[2].partition("Run this")[0]
+        printed = err.partition("Run this once on each of spark1, spark2")[2]
         delivered.paste(node, [line.strip() for line in printed.splitlines() if line.startswith("  ")])
     return delivered
 
