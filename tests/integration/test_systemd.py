@@ -252,6 +252,8 @@ def test_a_machine_that_boots_again_has_its_rails_and_serves(serving, node, end)
     if end == "cut_power":
         serving.machines.boot(node)
     assert serving.rails(node) == healthy(node)
+    strict = serving.machines.root(node, f"cat /proc/sys/net/ipv4/conf/{FIRST}/arp_ignore").stdout
+    assert strict.strip() == "1", "as /etc/sysctl.d has it"
     assert TABLE in serving.tables(node)
     serving.serves()
     assert serving.machines.root(node, "systemctl --failed --no-legend").stdout == ""
