@@ -33,6 +33,7 @@ _SETTINGS = (
     "SAFETENSORS_FAST_GPU",
     "SGLANG_",
     "SGL_",
+    "SPARKFLEET_SPIN_S",
     "TLLM_",
     "TORCH",
     "TRITON_",
