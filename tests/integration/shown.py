@@ -31,6 +31,13 @@ ONLY_REAL = {
 OUTSIDE = {"Requests left the fleet", "Requests were sent again to another engine"}
 """Seen by `test_observe.py` alone, with external endpoints."""
 
+ON_DEMAND = {
+    "A start of them takes this long",
+    "Models were unloaded, by reason",
+    "Requests waited this long for a start",
+}
+"""Seen by `test_observe.py` alone, with deployments on demand."""
+
 
 def substituted(expr):
     """An expression of a dashboard with every value for its variables."""

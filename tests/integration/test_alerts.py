@@ -20,7 +20,7 @@ from alert_watch import HEAD, OTHER, Watch
 from asking import Asking
 from node_faults import STATE, as_root
 from pair_fleet import LINK, TINY
-from shown import ONLY_REAL, OUTSIDE, without_data
+from shown import ON_DEMAND, ONLY_REAL, OUTSIDE, without_data
 
 from sparkfleet.controlplane.controller_failures import LIST_LATE_S
 from sparkfleet.lab.meminfo import meminfo
@@ -358,7 +358,7 @@ def test_every_alert_fires_on_its_fault_and_clears_and_every_panel_has_shown_som
         ):  # fmt: skip
             watch.attempt(stage, faults)
         watch.clears(*over)
-        empty = without_data(watch.query, ONLY_REAL | OUTSIDE, during="40m")
+        empty = without_data(watch.query, ONLY_REAL | OUTSIDE | ON_DEMAND, during="40m")
     finally:
         pair.ok("keys", "revoke", "asker")
     assert watch.broken == []
