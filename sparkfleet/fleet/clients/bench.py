@@ -34,8 +34,9 @@ from sparkfleet.units import plural
 if TYPE_CHECKING:
     from sparkfleet.controlplane.state.status import DeploymentStatus, FleetStatus
 
-ROUNDS_ALONE, ROUNDS_TOGETHER = 3, 2
-"""Rounds of one request, and of several at once, whose means differ less."""
+ROUNDS = 3
+"""Rounds of a load, so that one that is disturbed does not move the median: the first of several requests at once often is,
+by kernels that are compiled for that many."""
 KEY_S = 7200.0
 """Longest measurement: three answers of 4,096 tokens at 8 tok/s, the slowest published decode, take 26 minutes."""
 LONGER = 1.75
@@ -186,9 +187,8 @@ def _load(
 
 def _words(load: BenchLoad, groups: int) -> str:
     """`2 rounds of 4 requests at once, prompts of 2,048 tokens, answers of 256`."""
-    rounds = ROUNDS_ALONE if load.concurrency == 1 else ROUNDS_TOGETHER
     each = "1 request" if load.concurrency * groups == 1 else f"{load.concurrency * groups} requests at once"
-    return f"{rounds} rounds of {each}, prompts of {load.prompt:,} tokens, answers of {load.answer:,}"
+    return f"{ROUNDS} rounds of {each}, prompts of {load.prompt:,} tokens, answers of {load.answer:,}"
 
 
 class _Runner:
@@ -209,11 +209,13 @@ class _Runner:
         prompts = BenchPrompts(content, load.prompt, seed=time.time_ns())
         for kind in prompts.kinds:
             first = prompts.of(kind)
-            prompts.learn(kind, first, (await self._ask(first, 2)).prompt_tokens)
+            prompts.learn(first, (await self._ask(first.text, 2)).prompt_tokens)
         rounds = []
-        for _ in range(ROUNDS_ALONE if load.concurrency == 1 else ROUNDS_TOGETHER):
-            texts = [prompts.next() for _ in range(load.concurrency * self._groups)]
-            rounds.append(await asyncio.gather(*(self._ask(text, load.answer) for text in texts)))
+        for _ in range(ROUNDS):
+            made = [prompts.next() for _ in range(load.concurrency * self._groups)]
+            rounds.append(await asyncio.gather(*(self._ask(one.text, load.answer) for one in made)))
+            for one, answer in zip(made, rounds[-1], strict=True):
+                prompts.learn(one, answer.prompt_tokens)
         speeds = [_speeds(one, self._groups) for one in rounds]
         ttft, each, together = (median(values) for values in zip(*speeds, strict=True))
         return BenchSpeeds(load=load, ttft_ms=ttft, request_tps=each, group_tps=together, rounds=len(rounds))
@@ -235,7 +237,7 @@ def _speeds(answers: Sequence[AnswerTimes], groups: int) -> tuple[float, float, 
         )
     # The tokens of each first chunk are there when the time begins.
     lasted = max(one.arrivals[-1] for one in answers) - min(one.arrivals[0] for one in answers)
-    return fmean(ttfts), fmean(rates), sum(one.tokens - 1 for one in answers) / lasted / groups
+    return fmean(ttfts), fmean(rates), sum(one.tokens - one.first_tokens for one in answers) / lasted / groups
 
 
 def _results(groups: BenchGroups, measured: Sequence[BenchSpeeds]) -> Sequence[BenchResult]:

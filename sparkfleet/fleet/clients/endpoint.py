@@ -110,11 +110,15 @@ class AnswerTimes(NamedTuple):
 
     sent: float
     arrivals: tuple[float, ...]
-    """Of each chunk with text or reasoning."""
+    """Of each chunk with text or reasoning, and of those after the first that have neither: a token without text, such as
+    the end of a turn under `ignore_eos`, is counted and takes its time."""
     tokens: int
     prompt_tokens: int
     only_reasoning: bool
     """True if no token was left for the answer itself."""
+    first_tokens: int = 1
+    """Tokens up to the first chunk: with speculation it has several, and a format such as Harmony begins with some that have
+    no text. 1 if the engine counts at the end only."""
 
     @property
     def speed(self) -> AnswerSpeed:
@@ -125,7 +129,7 @@ class AnswerTimes(NamedTuple):
         return AnswerSpeed(
             tokens=self.tokens,
             ttft_ms=(self.arrivals[0] - self.sent) * 1e3,
-            decode_tps=(self.tokens - 1) / lasted if lasted >= _SHORTEST_S else None,
+            decode_tps=(self.tokens - self.first_tokens) / lasted if lasted >= _SHORTEST_S else None,
             only_reasoning=self.only_reasoning,
         )
 
@@ -156,26 +160,31 @@ async def ask_at(
     }
     if full_length:
         body["ignore_eos"] = True
+        body["stream_options"]["continuous_usage_stats"] = True
     sent = time.perf_counter()
     arrivals: list[float] = []
     usage: dict[str, Any] = {}
     answered = False
+    first_tokens = 0
     async for event in _events(f"{url}/chat/completions", key, body, trust):
         usage = event.get("usage") or usage
         for choice in event.get("choices", []):
             delta = choice["delta"]
             text = delta.get("content")
-            if text or any(delta.get(name) for name in _REASONING):
+            if arrivals or text or any(delta.get(name) for name in _REASONING):
                 arrivals.append(time.perf_counter())
+                first_tokens = first_tokens or usage.get("completion_tokens", 0)
             if text:
                 answered = True
                 on_text(text)
+    tokens = usage.get("completion_tokens", 0)
     return AnswerTimes(
         sent,
         tuple(arrivals),
-        tokens=usage.get("completion_tokens", 0),
+        tokens=tokens,
         prompt_tokens=usage.get("prompt_tokens", 0),
         only_reasoning=bool(arrivals) and not answered,
+        first_tokens=first_tokens if 0 < first_tokens < tokens else 1,
     )
 
 

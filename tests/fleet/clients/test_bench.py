@@ -28,6 +28,8 @@ class Fleet(OpenClient):
         self.status = statuses.fleet(one)
         self.endpoint = self
         self.bodies, self.kept, self.open, self.most = [], [], 0, 0
+        self.compiles_s = 0.0
+        """Seconds that the first requests of a full length wait, four of them."""
 
     async def fleet(self):
         return self.status
@@ -45,6 +47,8 @@ class Fleet(OpenClient):
         self.most = max(self.most, self.open)
         response = web.StreamResponse()
         await response.prepare(request)
+        if body["max_tokens"] > 2 and sum(one["max_tokens"] > 2 for one in self.bodies) <= 4:
+            await asyncio.sleep(self.compiles_s)
         for number in range(min(12, body["max_tokens"])):
             await asyncio.sleep(0 if number == 0 else ITL_S)
             await response.write(b'data: {"choices": [{"delta": {"content": "a "}}]}\n\n')
@@ -75,7 +79,7 @@ async def test_one_alone_and_as_many_as_planned_are_measured_and_kept():
     words = []
     found = await bench(fleet, "big", "sk-1", on_load=words.append)
     alone, together = found.measured
-    assert (alone.load.concurrency, alone.rounds, together.load.concurrency, together.rounds) == (1, 3, 16, 2)
+    assert (alone.load.concurrency, alone.rounds, together.load.concurrency, together.rounds) == (1, 3, 16, 3)
     assert fleet.most == 16
     assert 0 < alone.request_tps < 1 / ITL_S + 1, (
         "eleven tokens after the first, each 4 ms or more after another"
@@ -83,7 +87,7 @@ async def test_one_alone_and_as_many_as_planned_are_measured_and_kept():
     assert together.group_tps > together.request_tps
     assert words == [
         "3 rounds of 1 request, prompts of 2,048 tokens, answers of 256",
-        "2 rounds of 16 requests at once, prompts of 2,048 tokens, answers of 256",
+        "3 rounds of 16 requests at once, prompts of 2,048 tokens, answers of 256",
     ]
     ((name, results),) = fleet.kept
     assert (name, found.kept, found.disturbed) == ("big", True, "")
@@ -101,6 +105,14 @@ async def test_prompts_are_fitted_to_the_tokenizer_and_answers_have_their_full_l
     lengths = [len(body["messages"][0]["content"]) / 4 for body in measured]
     assert all(2000 < length < 2060 for length in lengths)
     assert all(body["ignore_eos"] for body in fleet.bodies)
+
+
+async def test_a_first_burst_for_which_kernels_are_compiled_does_not_count():
+    """Of two rounds the median was their mean: half of the rate, kept for further plans."""
+    fleet = Fleet(statuses.report())
+    fleet.compiles_s = 0.5
+    found = await bench(fleet, "big", "sk-1", concurrency=(4,))
+    assert found.measured[0].ttft_ms < 250
 
 
 async def test_two_groups_get_twice_as_many_and_the_rate_is_of_one():

@@ -104,6 +104,26 @@ async def test_tokens_that_arrive_at_once_have_no_rate(endpoint):
     assert speed.ttft_ms > 0
 
 
+async def test_tokens_without_text_take_their_time(endpoint):
+    """A model that ended its answer under `ignore_eos` went on with ends of turns: they were counted, not their time."""
+    end = f"data: {json.dumps({'choices': [{'delta': {}, 'finish_reason': 'length'}]})}\n\n"
+    url = await endpoint(chunk("A "), 0.03, chunk("word"), 0.3, end, chunk(completion_tokens=31))
+    speed = (await ask_at(url, "tiny", "What?", "sk-1", max_tokens=31, full_length=True)).speed
+    assert speed.decode_tps < 30 / 0.3
+
+
+async def test_tokens_of_the_first_chunk_are_no_part_of_the_rate(endpoint):
+    """With speculation the first chunk has several tokens, and Harmony's first tokens have no text."""
+    running = {"prompt_tokens": 9, "completion_tokens": 5}
+    first = f"data: {json.dumps({'choices': [{'delta': {'content': 'A'}}], 'usage': running})}\n\n"
+    url = await endpoint(first, 0.2, chunk("word"), chunk(completion_tokens=7, prompt_tokens=9))
+    found = await ask_at(url, "tiny", "What?", "sk-1", max_tokens=7, full_length=True)
+    assert (found.first_tokens, found.tokens, found.prompt_tokens) == (5, 7, 9)
+    assert found.speed.decode_tps < 2 / 0.2
+    ((body, _),) = endpoint.requests
+    assert body["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
 async def test_one_token_has_no_rate(endpoint):
     url = await endpoint(chunk("A"), chunk(completion_tokens=1))
     speed = (await ask_at(url, "tiny", "What?", "sk-1", max_tokens=9)).speed
