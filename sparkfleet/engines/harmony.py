@@ -9,7 +9,7 @@ ENCODINGS = ("o200k_base.tiktoken", "cl100k_base.tiktoken")
 """Files that `RankContext.encodings_dir` must contain."""
 
 
-def needs_encodings(model: str) -> bool:
+def is_harmony(model: str) -> bool:
     """True if the checkpoint is one of gpt-oss, by its name."""
     return "gpt-oss" in model.lower()
 

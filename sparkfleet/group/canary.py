@@ -8,6 +8,7 @@ not have chosen).
 from __future__ import annotations
 
 from sparkfleet.engines.base import DraftTokenCounts, Engine
+from sparkfleet.engines.harmony import is_harmony
 from sparkfleet.engines.token_api import Sampled, TokenApi
 from sparkfleet.engines.token_scores import (
     ENOUGH_TOKENS,
@@ -26,6 +27,10 @@ from sparkfleet.values import Value
 TEXT_PERPLEXITY = 1000.0
 """Upper limit of the known text's perplexity. Sound models of 0.6 B parameters and more stay below 100; broken weights or
 kernels come near the size of the vocabulary (32,000 to 250,000)."""
+HARMONY_PERPLEXITY = 20_000.0
+"""The same for gpt-oss, which was trained for its own format and finds plain text improbable: 196 on WikiText-2 for a sound
+gpt-oss-20b (ggml-org/llama.cpp#15155), and 1,149 to 3,381 for 4 of 90 passages of 256 tokens (from the running means in
+#15390). The canary's passage is a sixth as long, and follows nothing; the vocabulary has 201,088 tokens."""
 OWN_PERPLEXITY = 50.0
 """Upper limit of the perplexity of a model's own greedy answer. Sound models have 1 to 3; a small model on a text beyond its
 training reaches 15."""
@@ -53,8 +58,10 @@ class Sanity(Value):
 
     method: str = "none"
     """Speculative method."""
+    model: str = ""
+    """Name of the checkpoint."""
     only: str = ""
-    """The only character of its own answer; "" if it has several."""
+    """What its own answer repeats and nothing else: a character, or the text of one token; "" if it has several."""
     textless: bool = False
     """True if its own answer is one token again and again that has no text, such as padding: that is what some models' id 0
     means (vllm-project/vllm#18733)."""
@@ -73,10 +80,9 @@ class Sanity(Value):
         if self.only or self.textless:
             repeated = quote(self.only) if self.only else "one token that has no text"
             return f"the output repeats {repeated} only, which indicates NaN logits"
-        if self.text_perplexity is not None and self.text_perplexity > TEXT_PERPLEXITY:
-            return (
-                f"the perplexity of plain English is {self.text_perplexity:.0f} (limit {TEXT_PERPLEXITY:.0f})"
-            )
+        limit = HARMONY_PERPLEXITY if is_harmony(self.model) else TEXT_PERPLEXITY
+        if self.text_perplexity is not None and self.text_perplexity > limit:
+            return f"the perplexity of plain English is {self.text_perplexity:.0f} (limit {limit:.0f})"
         if self.own_perplexity is not None and self.own_perplexity > OWN_PERPLEXITY:
             return (
                 f"the perplexity of its own answer is {self.own_perplexity:.1f} (limit {OWN_PERPLEXITY:.0f}): the sampled"
@@ -117,8 +123,15 @@ async def drafts_of(probe: Probe, engine: Engine, speculation: Speculation) -> D
     return engine.drafts(await probe.gauges(engine.metrics_path, engine.draft_metrics), speculation.tokens)
 
 
-async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before: DraftTokenCounts) -> Sanity:
-    """Reads the model's own probabilities. `before`: draft tokens that are not the canary's."""
+async def sanity(
+    probe: Probe, engine: Engine, speculation: Speculation, before: DraftTokenCounts, model: str = ""
+) -> Sanity:
+    """Reads the model's own probabilities.
+
+    Args:
+        before: draft tokens that are not the canary's.
+        model: name of the checkpoint.
+    """
     text = (await probe.scores(engine.token_api, TEXT)).scores
     answer = await probe.greedy(engine.token_api, OPENING, OWN_TOKENS)
     own = reread = await _own_scores(probe, engine.token_api, answer)
@@ -129,7 +142,8 @@ async def sanity(probe: Probe, engine: Engine, speculation: Speculation, before:
     share = accepted / proposed if proposed >= ENOUGH_DRAFTS else None
     return Sanity(
         method=speculation.method,
-        only=only_character(answer.text) if answer.tokens >= ENOUGH_TOKENS else "",
+        model=model,
+        only=only_text(answer.text, answer.tokens) if answer.tokens >= ENOUGH_TOKENS else "",
         textless=answer.tokens >= ENOUGH_TOKENS and not answer.text and len(set(answer.ids)) <= 1,
         text_perplexity=perplexity(text),
         own_perplexity=perplexity(own),
@@ -150,7 +164,12 @@ async def _own_scores(probe: Probe, api: TokenApi, answer: Sampled) -> tuple[Sco
     return whole.scores[len(opening.ids) - 1 :]
 
 
-def only_character(text: str) -> str:
-    """The only character of a text, apart from white space; "" if it has several, or none."""
-    found = set("".join(text.split()))
-    return found.pop() if len(found) == 1 else ""
+def only_text(text: str, tokens: int) -> str:
+    """What a text of so many tokens repeats and nothing else: its only character apart from white space, or a piece that is
+    there once for each token, such as a word or a line break; "" if there is none. The last token may have no text.
+    """
+    body = "".join(text.split()) or text
+    piece = body[: (body + body).find(body, 1)] if body else ""
+    if len(piece) == 1 and not piece.isspace():
+        return piece
+    return piece if piece and len(body) // len(piece) >= max(2, tokens - 1) else ""

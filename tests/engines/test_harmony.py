@@ -1,12 +1,12 @@
 import pytest
 
-from sparkfleet.engines.harmony import needs_encodings
+from sparkfleet.engines.harmony import is_harmony
 from sparkfleet.engines.registry import engine_by_name
 
 
-def test_gpt_oss_alone_needs_encodings():
-    assert needs_encodings("openai/gpt-oss-120b")
-    assert not needs_encodings("Qwen/Qwen3-30B-A3B-FP8")
+def test_gpt_oss_alone_is_harmony():
+    assert is_harmony("openai/gpt-oss-120b")
+    assert not is_harmony("Qwen/Qwen3-30B-A3B-FP8")
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])

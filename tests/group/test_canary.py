@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestServer
 from sparkfleet.engines.base import DraftTokenCounts
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.token_scores import OWN_TOKENS, TEXT, Score, agreement, perplexity
-from sparkfleet.group.canary import Sanity, only_character, sanity
+from sparkfleet.group.canary import Sanity, only_text, sanity
 from sparkfleet.group.probe import Probe
 from sparkfleet.perf.prediction import Speculation
 
@@ -74,9 +74,27 @@ def test_numbers_that_are_none_are_noise():
     assert Sanity(text_perplexity=perplexity(scores(*[math.nan] * 10))).complaint()
 
 
-def test_the_one_character_of_an_answer():
-    assert only_character("!!! !!\n!") == "!"
-    assert only_character("!!?") == only_character(" ") == ""
+def test_what_an_answer_repeats_and_nothing_else():
+    assert only_text("!!! !!\n!", 3) == "!"
+    assert only_text(" the" * 48, 48) == only_text("the" + " the" * 46, 48) == "the"
+    assert only_text("\n" * 48, 48) == "\n"
+    assert only_text("!!?", 3) == only_text(" ", 8) == only_text("", 8) == ""
+    assert only_text("the rail and " * 12, 36) == "", "a loop of several tokens, as small sound models have"
+    assert only_text(" the" * 20 + " rail", 21) == only_text("a cable", 2) == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "perplexity", "refused"),
+    [
+        ("openai/gpt-oss-120b", 3_381.0, False),
+        ("ggml-org/gpt-oss-20b-GGUF:MXFP4", 3_381.0, False),
+        ("openai/gpt-oss-120b", 150_000.0, True),
+        ("Qwen/Qwen3-8B", 3_381.0, True),
+    ],
+)
+def test_gpt_oss_finds_plain_text_improbable(model, perplexity, refused):
+    """A sound gpt-oss-20b has 196 on WikiText-2, and up to 3,381 for single passages: above the limit of others."""
+    assert bool(Sanity(model=model, text_perplexity=perplexity).complaint()) is refused
 
 
 SAMPLED = tuple(range(500, 500 + OWN_TOKENS))
@@ -248,6 +266,13 @@ async def test_one_token_without_a_text_needs_no_probabilities(engine, monkeypat
 @pytest.mark.parametrize("engine", [*SCORING, "trtllm"])
 async def test_one_character_needs_no_probabilities(engine):
     assert '"!"' in (await Server("!!!!!!!!").check(engine)).complaint()
+
+
+@pytest.mark.parametrize("text", [" the" * OWN_TOKENS, "\n" * OWN_TOKENS])
+async def test_one_word_or_line_break_again_and_again_needs_no_probabilities(text):
+    """TensorRT-LLM's own probabilities of a loop are near 1: it was taken for sane."""
+    found = await Server(text, gives_ids=False, logprobs=told(OWN_TOKENS)).check("trtllm")
+    assert "the output repeats" in found.complaint()
 
 
 @pytest.mark.parametrize(("tokens", "share"), [(154, 1.0), (104, 0.5), (54, 0.0)])

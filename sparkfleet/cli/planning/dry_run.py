@@ -10,7 +10,7 @@ from sparkfleet.cli.exit_codes import Exit
 from sparkfleet.cli.options import open_session
 from sparkfleet.cli.output import OUTPUT_VERSION, console, print_json
 from sparkfleet.cli.planning.plan_output import refusal_lines
-from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
+from sparkfleet.engines.harmony import ENCODINGS, is_harmony
 from sparkfleet.fleet.planning.dry_run import (
     HIDDEN,
     RankRun,
@@ -60,7 +60,7 @@ def _shown_group(
         yield f"#   then {rung.candidate if group.is_elsewhere(rung) else rung.candidate.how}"
     if image := image_of(group.choice.candidate):
         yield f"#   in {tag_words(image)}"
-    if needs_encodings(group.choice.candidate.model):
+    if is_harmony(group.choice.candidate.model):
         yield f"#   TIKTOKEN_ENCODINGS_BASE: only if {' and '.join(ENCODINGS)} are there; else the engine downloads them"
     private = private_variables(spec, group)
     for run in rank_runs(spec.name, number, group.choice.candidate, inventory, private):

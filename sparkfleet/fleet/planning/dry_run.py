@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from sparkfleet.checkpoints.io.hub_cache import directory_of_path
 from sparkfleet.engines.base import RankCommand, RankContext
 from sparkfleet.engines.container import ContainerOptions, RankLabels, run_argv
-from sparkfleet.engines.harmony import needs_encodings
+from sparkfleet.engines.harmony import is_harmony
 from sparkfleet.engines.registry import engine_by_name
 from sparkfleet.engines.rendezvous import RankNetwork, rank_networks
 from sparkfleet.fabric.node_addresses import node_addresses
@@ -212,7 +212,7 @@ def _context(
         files_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}",
         cache_dir=cache_dir(f"{state}/kernels", name, candidate),
         kv_dir=f"{state}/kv/{name}/KEY" if candidate.kv_disk_bytes is not None else "",
-        encodings_dir=f"{state}/encodings" if needs_encodings(candidate.model) else "",
+        encodings_dir=f"{state}/encodings" if is_harmony(candidate.model) else "",
         keys_dir=f"{state}/ranks/{name}_g{GENERATION}_{rank}/keys" if networks else "",
         **found,
     )

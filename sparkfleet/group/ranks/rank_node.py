@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from sparkfleet.checkpoints.io.hub_cache import directory_of_path, hub_cache, resolve
-from sparkfleet.engines.harmony import ENCODINGS, needs_encodings
+from sparkfleet.engines.harmony import ENCODINGS, is_harmony
 from sparkfleet.errors import Cause, NodeError
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.ranks.rank_spec import Ports, RankNodeFacts, cache_dir, rank_spec, root_of
@@ -187,7 +187,7 @@ def _hub_cache() -> Path:
 
 def _has_encodings(paths: FleetPaths, candidate: Candidate) -> bool:
     """True if all of tiktoken's files for gpt-oss are on this node; otherwise the engine downloads them."""
-    return needs_encodings(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
+    return is_harmony(candidate.model) and all((paths.encodings / name).is_file() for name in ENCODINGS)
 
 
 def _control_netdev(placement: RankPlacement) -> str:

@@ -55,9 +55,10 @@ class StartChecks:
             self._reports.enter(GroupPhase.PROBING, "measuring its speed", unused=unused)
             measured = await self._measure(TURN_S)
         self._reports.enter(GroupPhase.PROBING, "checking its output (canary)")
+        candidate = self._launch.candidate
         async with self._turns.starting():
             found = await sanity(
-                self._client.probe, self._client.engine, self._launch.candidate.speculation, before
+                self._client.probe, self._client.engine, candidate.speculation, before, candidate.model
             )
         self._reports.enter(
             GroupPhase.PROBING,
