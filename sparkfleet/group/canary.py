@@ -61,7 +61,7 @@ class Sanity(Value):
     model: str = ""
     """Name of the checkpoint."""
     only: str = ""
-    """What its own answer repeats and nothing else: a character, or the text of one token; "" if it has several."""
+    """The only content of its own answer, repeated: a character, or the text of one token; "" if it has several."""
     textless: bool = False
     """True if its own answer is one token again and again that has no text, such as padding: that is what some models' id 0
     means (vllm-project/vllm#18733)."""
@@ -165,7 +165,7 @@ async def _own_scores(probe: Probe, api: TokenApi, answer: Sampled) -> tuple[Sco
 
 
 def only_text(text: str, tokens: int) -> str:
-    """What a text of so many tokens repeats and nothing else: its only character apart from white space, or a piece that is
+    """The only content of a text of so many tokens, repeated: its only character apart from white space, or a piece that is
     there once for each token, such as a word or a line break; "" if there is none. The last token may have no text.
     """
     body = "".join(text.split()) or text
