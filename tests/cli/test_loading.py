@@ -22,9 +22,9 @@ SPARKFLEET = str(Path(sys.executable).parent / "sparkfleet")
 
 def read(file):
     try:
-        return os.read(file, 1 << 16).decode()
+        return os.read(file, 1 << 16)
     except OSError:  # its last program has ended
-        return ""
+        return b""
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,12 @@ def shown(tmp_path_factory):
             stdout=writes if out == "terminal" else subprocess.PIPE, stderr=writes, text=True,
         ) as running:  # fmt: skip
             os.close(writes)
-            terminal = ""
+            terminal = b""  # a part may end within a character
             while part := read(reads):
                 terminal += part
             piped = running.stdout.read() if running.stdout else ""
         os.close(reads)
-        return terminal, piped
+        return terminal.decode(), piped
 
     return shown
 
