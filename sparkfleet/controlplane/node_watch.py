@@ -115,7 +115,7 @@ class NodeWatch:
                 await self._event_log.record("", 0, node.name, "node", f"{node.name} {words}")
             if node.boot:
                 last = self._last.get(node.name)
-                known = last.last_words if last is not None else ""
+                known = last.heat_and_memory if last is not None else ""
                 await self._event_log.record_boot(node.name, node.boot, node.up_s, known)
             if node.readings is not None:
                 self._last[node.name] = node

@@ -61,7 +61,7 @@ class NodeReport(Value):
         return (*self.spoilt, *self._gpu_troubles(self.readings), *self._rail_troubles(self.readings))
 
     @property
-    def last_words(self) -> str:
+    def heat_and_memory(self) -> str:
         """Heat and memory of the node, in words: what explains that it went off; "" if neither was read."""
         slow = self.readings.slow if self.readings else None
         heat = max((gpu.temperature_c or 0.0 for gpu in slow.gpus or ()), default=0.0) if slow else 0.0
