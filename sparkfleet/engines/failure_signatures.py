@@ -203,6 +203,10 @@ def first_cause(diagnoses: Iterable[Diagnosis]) -> Diagnosis:
     return min(diagnoses, key=place)
 
 
+_MERE_NOTE = re.compile(r"\b(?:WARNING|INFO|DEBUG)\b|\bIgnore import error\b")
+"""A line after which an engine goes on: both engines try optional packages and kernels, and log each that is missing."""
+
+
 def _matches(signature: Signature, failure: Failure, lines: Sequence[str]) -> int | None:
     if signature.engines and failure.engine not in signature.engines:
         return None
@@ -212,6 +216,8 @@ def _matches(signature: Signature, failure: Failure, lines: Sequence[str]) -> in
         return None
     begin = max(0, len(lines) - LAST) if signature.ends else 0
     for at in range(begin, len(lines)):
+        if signature.cause is Cause.MISSING and _MERE_NOTE.search(lines[at]):
+            continue
         if _finds(signature.pattern, lines[at]) and _in_context(signature, lines, at):
             return at
     return None
