@@ -28,6 +28,7 @@ from sparkfleet.hostfacts.kernel_log import ReadKernelLog, ReadPackages
 from sparkfleet.hostfacts.last_boot import ReadLastBoot
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity, ReadPciDevices
 from sparkfleet.hostfacts.memory import ReadFreeBlocks, ReadKernel, ReadMemoryMap
+from sparkfleet.hostfacts.network.arp_ndp import ReadLooseArp
 from sparkfleet.hostfacts.network.ethtool import ReadFec, ReadLinkSettings
 from sparkfleet.hostfacts.network.listening_sockets import ReadSockets
 from sparkfleet.hostfacts.network.netdev import ReadNetdevs
@@ -101,6 +102,7 @@ FACTS: tuple[tuple[str, type[Fact[Any]]], ...] = (
     ("services", ReadServices),
     ("sockets", ReadSockets),
     ("netdevs", ReadNetdevs),
+    ("loose_arp", ReadLooseArp),
     ("rdma_links", ReadRdmaLinks),
     ("rdma_devices", ReadRdmaDevices),
     ("pci_by_address", ReadPciLinks),

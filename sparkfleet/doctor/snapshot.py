@@ -89,6 +89,8 @@ class NodeSnapshot(Value):
     sockets: tuple[ListeningSocket, ...] | None = None
 
     netdevs: tuple[Netdev, ...] | None = None
+    loose_arp: frozenset[str] | None = None
+    """Netdevs that answer ARP for addresses of other netdevs."""
     rdma_links: tuple[RdmaLink, ...] | None = None
     rdma_devices: tuple[RdmaDevice, ...] | None = None
     gids: tuple[Gid, ...] | None = None

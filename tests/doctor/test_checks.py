@@ -71,13 +71,14 @@ from spark_faults import (
     wedged,
     xid,
 )
-from sparks import INVENTORY, netdev
+from sparks import INVENTORY, arp, netdev
 
 from sparkfleet.doctor import registry
 from sparkfleet.doctor.collect import gather
 from sparkfleet.doctor.findings import Severity
 from sparkfleet.doctor.snapshot import pci_address
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses
+from sparkfleet.hostfacts.network.arp_ndp import ReadLooseArp
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
 from sparkfleet.specs.load import parse_inventory
 
@@ -270,6 +271,43 @@ async def test_a_leftover_of_root_is_a_containers(sparks, findings):
 
 
 NO_LINKS = INVENTORY.partition("links:")[0]
+AT_SWITCH = NO_LINKS + "links:\n" + "".join(
+    f"""  - nodes: [{name}]
+    switch: sw
+    rails:
+      - - {{netdev: {FIRST}, rdma: rocep1s0f1, address: 192.168.100.{10 + number}/24}}
+      - - {{netdev: {SECOND}, rdma: roceP2p1s0f1, address: 192.168.101.{10 + number}/24}}
+"""
+    for number, name in enumerate(("spark1", "spark2"), start=1)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"all": 0, FIRST: 0, SECOND: 1, "enP7s7": 0}, f"{FIRST} answers ARP"),
+        ({"all": 0, FIRST: 0, SECOND: 0, "enP7s7": 0}, f"{SECOND} and {FIRST} answer ARP"),
+        ({"all": 1, FIRST: 0, SECOND: 0, "enP7s7": 0}, ""),
+    ],
+    ids=["a rail", "both rails", "all netdevs are strict"],
+)
+async def test_at_a_switch_a_rail_that_answers_arp_for_the_other_one_is_named(sparks, settings, found):
+    sparks[1].answers[ReadLooseArp.argv] = arp(**settings)
+    channels = {spark.name: spark.channel() for spark in sparks}
+    at_switch = await gather(parse_inventory(AT_SWITCH, "inventory.yaml"), channels, timeout_s=5)
+    with_cable = await gather(parse_inventory(INVENTORY, "inventory.yaml"), channels, timeout_s=5)
+    told = [one for one in registry.examine(at_switch) if one.id == "rail-arp"]
+    assert [one.severity for one in told] == [Severity.WARNING if found else Severity.OK, Severity.OK]
+    assert told[0].what.startswith(f"spark2: {found}") or not found
+    assert [one.severity for one in registry.examine(with_cable) if one.id == "rail-arp"] == [Severity.OK]
+
+
+async def test_settings_of_arp_that_are_not_read_are_not_known(sparks):
+    sparks[1].answers[ReadLooseArp.argv] = ""
+    channels = {spark.name: spark.channel() for spark in sparks}
+    fleet = await gather(parse_inventory(AT_SWITCH, "inventory.yaml"), channels, timeout_s=5)
+    told = [one for one in registry.examine(fleet) if one.id == "rail-arp"]
+    assert [one.severity for one in told] == [Severity.UNKNOWN, Severity.OK]
 
 
 @pytest.mark.parametrize(

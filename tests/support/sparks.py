@@ -12,6 +12,7 @@ from sparkfleet.hostfacts.disk import ReadDisks
 from sparkfleet.hostfacts.gpu import ReadGpuProcesses, ReadGpuState
 from sparkfleet.hostfacts.machine import ReadHostKeys, ReadIdentity
 from sparkfleet.hostfacts.memory import ReadFreeBlocks, ReadKernel
+from sparkfleet.hostfacts.network.arp_ndp import ReadLooseArp
 from sparkfleet.hostfacts.network.rdma import ReadGidsOfKernel
 from sparkfleet.hostfacts.privileges import ReadServices
 from sparkfleet.hostfacts.processes import ReadHoldingProcesses
@@ -44,6 +45,11 @@ def buddies(*counts):
     """/proc/buddyinfo of a Spark whose kernel keeps blocks of up to 32 MiB, with the line of its huge pages."""
     columns = " ".join(f"{count:6}" for count in counts)
     return f"/proc/buddyinfo:Node 0, zone   Normal {columns} \n/proc/meminfo:Hugepagesize:       2048 kB\n"
+
+
+def arp(**netdevs):
+    """`arp_ignore` of each netdev."""
+    return "".join(f"/proc/sys/net/ipv4/conf/{name}/arp_ignore:{value}\n" for name, value in netdevs.items())
 
 
 def inventory():
@@ -115,6 +121,9 @@ def _answers(number):
         ("lspci", "-Dnn"): capture("lspci.txt"),
         ("lspci", "-D", "-vv"): "",
         ReadHostKeys.argv: host_key(number),
+        ReadLooseArp.argv: arp(
+            all=0, default=0, enP7s7=0, **dict.fromkeys((name for name, _, _ in RAILS), 1)
+        ),
         ReadGpuState.argv: capture("smi-state.csv"),
         ReadGpuProcesses.argv: "",
         ReadClock.argv: _now,

@@ -153,6 +153,29 @@ def rails_share_subnet(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[Che
 
 
 @link_check(
+    "rail-arp",
+    "at a switch, a rail answers for its own addresses only",
+    needs=("loose_arp",),
+    source="docs/decisions.md 182; Documentation/networking/ip-sysctl.rst of the kernel: arp_ignore",
+)
+def rail_arp(link: LinkSnapshot, fleet: FleetReadings) -> Iterator[CheckFault]:
+    """Looks at rails of a switch, on whose wire both halves of a port are; a cable has nobody else on it."""
+    if link.switch is None or len(link.rails) < 2:
+        return
+    for name in link.nodes:
+        loose = fleet.node(name).loose_arp or frozenset()
+        answering = sorted({end.netdev for _, end, _ in ends_of(link, fleet) if end.node == name} & loose)
+        if answering:
+            yield warning(
+                f"{name}: {' and '.join(answering)} answer{'s' * (len(answering) == 1)} ARP for the addresses of"
+                " other ports (arp_ignore 0)",
+                means=f"Both rails are on the wire of {link.switch}: other nodes may send the packets of one to the MAC"
+                " of the other, and connections over a rail fail from time to time.",
+                do=FABRIC,
+            )
+
+
+@link_check(
     "rails-both",
     "the cable is used with both rails",
     rules=("one-half-only",),
@@ -288,6 +311,7 @@ CHECKS: tuple[Check, ...] = (
     rail_down,
     rail_address,
     rails_share_subnet,
+    rail_arp,
     rail_mtu,
     rails_both,
     rails_bonded,
