@@ -177,16 +177,19 @@ def added(some: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
 
 
 def starting_again(state: FleetState) -> dict[str, int]:
-    """Bytes on each node that groups need whose start has failed and that are not given up, also of those that serve again.
+    """Bytes on each node that groups need which start again, and whose memory may be free until they take it.
 
-    Each is deployed again, at its rung or the next one. Until Serve shows that, what its engine took is free.
+    One whose start has failed and that is not given up, or that serves again: each is deployed again, at its rung or the
+    next one. One that Serve starts while its last report still has it ready: its engine has ended, or it has just become
+    ready and Serve does not show it yet.
     """
     found: dict[str, int] = {}
     for app in state.apps:
         group, generation = app.group, state.generation_of(app.group)
         waits = group in state.pending.waiting or state.is_barred(group)
         is_failed = app.status == "failed" and not state.standing(group).given_up
-        if generation is not None and is_failed and not waits:
+        is_restarted = app.status == "starting" and state.is_ready(group)
+        if generation is not None and (is_failed or is_restarted) and not waits:
             found = added(found, needed(state, generation, [group]))
     return found
 

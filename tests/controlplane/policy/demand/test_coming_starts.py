@@ -200,3 +200,33 @@ def test_a_group_that_is_to_start_again_has_its_memory_while_it_ends():
     """A controller was replaced while it ended the first of two groups."""
     state = with_more_groups(30, free=10, apps=[application(("a", 2, 1), "retiring")])
     assert kinds(state, LoadDeployment, UnloadDeployment) == []
+
+
+def restarted(a, *others, loaded=("a",), **fields):
+    """A state in which Serve starts the only group of `a` again, which its last report still has as ready."""
+    state = failed(a, *others, loaded=loaded, **fields)
+    apps = (application(("a", 1, 0), "starting"), *state.apps[1:])
+    return replace(state, apps=apps, reports=(*state.reports[:-1], report("a", GroupPhase.READY)))
+
+
+@pytest.mark.parametrize("on_demand", [True, False])
+@pytest.mark.parametrize("is_replaced", [True, False])
+@pytest.mark.parametrize(("free", "starts"), [(100, []), (130, [("b", 2, 0)])], ids=["one fits", "both fit"])
+def test_memory_of_a_group_that_serve_starts_again_is_not_granted(free, starts, is_replaced, on_demand):
+    """Found by the simulation (seed 513507): its engine had died, two others were granted its memory, and one was refused."""
+    a = wanted("a", 50, on_demand=on_demand)
+    b, apps = edited("b", 70, is_replaced)
+    older = {("b", 1, 0): b.plan.groups[0].choice.candidate} if is_replaced else {}
+    state = restarted(a, b, free={"this": free}, apps=apps, older=older, loaded=("a", "b"))
+    assert kinds(state, StartGroup) == starts
+    assert kinds(state, UnloadDeployment, RetireGroup) == []
+
+
+def test_nothing_is_loaded_or_ended_for_memory_that_a_group_may_take_which_serve_starts_again():
+    """It may also have become ready just now, so that its memory is taken already."""
+    demand = {"a": IDLE, "b": waits(), "c": IDLE}
+    state = restarted(
+        wanted("a", 50), wanted("b", 70), wanted("c", 40), free={"this": 100}, running=["c"], demand=demand
+    )
+    assert kinds(state, LoadDeployment, UnloadDeployment) == []
+    assert kinds(replace(state, available={"this": 130 * GIB}), LoadDeployment) == ["b"]
