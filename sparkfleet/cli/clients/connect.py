@@ -154,20 +154,20 @@ def _notes(session: Session, client: str, endpoint: Endpoint, setup: ClientSetup
     if endpoint.on_demand:
         errors.print(
             f"{endpoint.model} is on demand: a request may wait minutes for its start. A stream has a sign of life from 30 s"
-            " on; for what is no stream, and of a proxy in front, the time limit has to be 600 s."
+            " on; other requests, and a proxy in front, need a time limit of 600 s."
             f" `sparkfleet load {endpoint.model}` starts it before.",
             markup=False,
         )
     if endpoint.authority:
         errors.print(
             f"The endpoint's certificate is of the fleet's own authority: `sparkfleet connect ca {endpoint.model} >"
-            " sparkfleet-ca.pem`, and show that file to the client.",
+            " sparkfleet-ca.pem`, and let the client trust that file.",
             markup=False,
         )
     errors.print(f"{KEY}: {_how_to_get_a_key(endpoint)}", markup=False)
     if "//127.0.0.1" in endpoint.url or "//localhost" in endpoint.url:
         errors.print(
-            f"The endpoint is reached on {session.inventory.head} only: `gateway: {{host: 0.0.0.0}}` in the inventory opens"
-            " it to the network, then `sparkfleet up`.",
+            f"Only programs on the head, {session.inventory.head}, reach the endpoint: `gateway: {{host: 0.0.0.0}}` in the"
+            " inventory opens it to the network, then `sparkfleet up`.",
             markup=False,
         )

@@ -75,7 +75,8 @@ async def _up(session: Session, ports: ObservePorts, json: bool) -> int:
         words = f"From another machine: `ssh -L {ports.grafana}:{ports.host}:{ports.grafana} {head}`."
         console.print(words, markup=False)
     console.print(
-        f"No alert is sent yet: add a receiver to {host.directory}/alertmanager.yml, then run this again.",
+        f"Alerts go to the receivers in {host.directory}/alertmanager.yml on {head}, at first to none:"
+        " edit it, then run this again.",
         markup=False,
     )
     return Exit.DONE

@@ -65,8 +65,7 @@ KeepOption = Annotated[
 
 @app.command("list")
 def list_models(inventory: InventoryOption = DEFAULT_INVENTORY, json: JsonOption = False) -> int:
-    """Show every model in the caches of the nodes, and directories that were copied between them, with the share that is
-    there if it is incomplete."""
+    """List the models in the nodes' Hub caches and copied directories; of an incomplete one the share that is there."""
     return run(_list(open_session(inventory), json))
 
 

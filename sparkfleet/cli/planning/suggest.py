@@ -136,7 +136,7 @@ def _notes(found: Suggestions, shown: Sequence[Suggestion], at_least: float, mor
             yield f"Known to answer wrongly: {one.model} (`sparkfleet explain {one.rung.uncured[0]}`)."
     if found.not_served:
         names = ", ".join(found.not_served)
-        yield f"Not served so: {names}. `sparkfleet plan MODEL {more}` has the reason."
+        yield f"Not served on these Sparks with these options: {names}. `sparkfleet plan ORG/MODEL {more}` has the reason."
     yield (
         "The largest first: nothing here measures the quality of answers. Speeds are predicted, memory is that of each node."
     )

@@ -5,6 +5,7 @@ from fake_channel import FakeChannel
 
 from sparkfleet.fleet.node_access import NodeAccess
 from sparkfleet.remote.channel import Completed
+from sparkfleet.telemetry.observe_containers import ObserveHost
 
 NAMES = "sparkfleet-home-prometheus\nother\n"
 
@@ -34,3 +35,21 @@ def test_down_without_any_is_no_change(sparkfleet, monkeypatch, tmp_path, listed
     assert (code, err) == (0, "")
     assert out.startswith(words)
     assert "prometheus" not in head.listed
+
+
+def test_up_names_the_receivers_also_to_those_who_have_written_some(sparkfleet, monkeypatch, tmp_path):
+    """It printed `No alert is sent yet` beside receivers that an owner had added."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text("fleet: home\nhead: a\nnodes:\n  a: {address: local}\n")
+    host = ObserveHost(tool="podman", fleet="home", uid=1000, gid=1000, root="/state")
+
+    async def started(*_):
+        return host
+
+    monkeypatch.setattr("sparkfleet.cli.fleet.observe.observe_up", started)
+    code, out, err = sparkfleet("observe", "up", "-i", file)
+    assert (code, err) == (0, "")
+    assert (
+        "Alerts go to the receivers in /state/observe/alertmanager.yml on a, at first to none: edit it" in out
+    )
+    assert "No alert" not in out

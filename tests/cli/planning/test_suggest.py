@@ -31,7 +31,10 @@ def test_a_table_with_speeds(sparkfleet):
     assert second.startswith("nvidia/Qwen3.6-27B-NVFP4")
     assert "27.4B" in second
     text = "\n".join(notes)
-    assert "Not served so: deepseek-v3.1. `sparkfleet plan MODEL --sparks 1` has the reason." in text
+    assert (
+        "Not served on these Sparks with these options: deepseek-v3.1. `sparkfleet plan ORG/MODEL --sparks 1`"
+        in text
+    )
     assert "nothing here measures the quality of answers" in text
     assert "`sparkfleet plan ggml-org/gpt-oss-120b-GGUF:MXFP4 --sparks 1` has the reasons" in text
 
@@ -73,7 +76,7 @@ def test_the_sparks_of_the_options_and_the_fields_are_those_of_the_next_command(
     assert code == 0
     assert "gpt-oss-120b" not in out.partition("\n\n")[0]  # 61 GiB of weights
     more = "--sparks 1 --assume dgx-spark-64 --context 65536 --objective throughput --content code"
-    assert f"`sparkfleet plan MODEL {more}` has the reason." in out
+    assert f"`sparkfleet plan ORG/MODEL {more}` has the reason." in out
     assert f"next: `sparkfleet plan Qwen/Qwen3.6-27B-FP8 {more}` has the reasons.\n" in out
 
 
