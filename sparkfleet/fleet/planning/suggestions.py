@@ -66,7 +66,7 @@ class Suggestions(Value):
 
     found: tuple[Suggestion, ...]
     not_served: tuple[str, ...]
-    """Names of models of which no published checkpoint can be served as requested."""
+    """The smallest published checkpoint of each model of which none can be served as requested."""
 
 
 def suggestions(
@@ -91,11 +91,11 @@ def suggestions(
     }
     found: list[list[Suggestion]] = []
     not_served: list[str] = []
-    for done, (name, ids) in enumerate(models.items()):
+    for done, ids in enumerate(models.values()):
         if options := _options(fleet, wanted, ids):
             found.append(_ranked(options, 1.0 if wanted.objective == "context" else ALIKE))
         else:
-            not_served.append(name)
+            not_served.append(_smallest(ids))
         on_model(done + 1, len(models))
     found.sort(key=lambda options: (-max(one.parameters for one in options), -options[0].tps))
     shown = tuple(one for options in found for one in (options if every else options[:1]))
@@ -124,6 +124,11 @@ def _options(fleet: Fleet, wanted: ModelRequirements, ids: Sequence[str]) -> lis
     enough = [one for one in known if _bits(one) >= LEAST_BITS]
     found = list(_plans(fleet, wanted, enough))
     return found or list(_plans(fleet, wanted, [one for one in known if one not in enough]))
+
+
+def _smallest(ids: Sequence[str]) -> str:
+    known = [one for id_ in ids if (one := checkpoint_if_known(id_)) is not None]
+    return min(known, key=lambda one: one.bytes_on_disk).id if known else ids[0]
 
 
 def _bits(checkpoint: Checkpoint) -> float:

@@ -49,7 +49,7 @@ def test_json_has_the_rungs(sparkfleet):
     code, out, _ = sparkfleet("suggest", "--sparks", 2, "--objective", "throughput", "--json")
     found = json.loads(out)
     assert code == 0
-    assert found["not_served"] == ["deepseek-v3.1"]
+    assert found["not_served"] == ["deepseek-ai/DeepSeek-V3.1"]
     assert found["suggestions"][0]["model"] == "openai/gpt-oss-120b"
     assert found["suggestions"][0]["rung"]["candidate"]["engine"] in ("vllm", "sglang", "trtllm")
 

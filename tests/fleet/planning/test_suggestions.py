@@ -32,7 +32,7 @@ def models(found):
 def test_one_checkpoint_of_each_model_and_the_largest_model_first():
     found = suggestions(sparks(1), ModelRequirements())
     assert models(found) == ["ggml-org/gpt-oss-120b-GGUF:MXFP4", "nvidia/Qwen3.6-27B-NVFP4"]
-    assert found.not_served == ("deepseek-v3.1",)
+    assert found.not_served == ("deepseek-ai/DeepSeek-V3.1",)
     large = found.found[0]
     assert (round(large.parameters / 1e9), round(large.active_parameters / 1e9)) == (117, 5)
     assert large.tps == large.rung.prediction.decode_tps_per_request.mid
