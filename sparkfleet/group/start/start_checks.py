@@ -73,6 +73,9 @@ class StartChecks:
                 do="The next rung, if its ladder has one, is tried; "
                 f"`sparkfleet describe {self._launch.deployment}` shows it.",
             )
+        if refusal := await self._client.probe.chat_refusal():
+            # No reason to stop it: a base model has no chats, and what it completes is sound.
+            self._reports.enter(GroupPhase.PROBING, self._reports.last.detail, chat_refusal=refusal)
         return measured | found.values()
 
     async def measure_once_idle(self) -> None:
