@@ -200,7 +200,7 @@ _ABSENT: dict[str, _Absent] = {
 }
 """By the name behind /v1/, or behind /v1/messages/."""
 _OTHER_API = re.compile(
-    r"/api/(?:(?:tags|chat|generate|show|version|ps|pull|push|create|copy|delete|embed|embeddings)/?|blobs/.*|v0/.*)"
+    r"(?:/v1)?/api/(?:(?:tags|chat|generate|show|version|ps|pull|push|create|copy|delete|embed|embeddings)/?|blobs/.*|v0/.*)"
 )
 """Paths of Ollama's own API, and of LM Studio's."""
 

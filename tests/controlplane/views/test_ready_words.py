@@ -89,6 +89,7 @@ def test_a_group_that_answers_no_chats_has_the_reason_and_the_remedy(engine, fla
     words = ready_words(_ready(engine=engine, chat_refusal="HTTP 400: there is no chat template."), None)
     assert words == (
         "started in 212.3 s; answers no chats: HTTP 400: there is no chat template. Only /v1/completions serves. A base"
-        f" model has no chat template; for any other one name a file that its engine can read among `engine_args`: [{flag}, FILE]"
+        " model has no chat template; for any other one name a file that its engine can read among `engine_args`:"
+        f" [{flag}, FILE]"
     )
     assert started_s_of(words) == 212.3
