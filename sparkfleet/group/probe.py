@@ -18,6 +18,7 @@ from sparkfleet.engines.token_scores import Score
 from sparkfleet.errors import EngineError
 from sparkfleet.values import Value
 
+CHATS = "/v1/chat/completions"
 PROMPT = "Hello"
 FIRST_TOKEN_S = 120.0
 """Time limit of the first token: it waits for kernels to compile, about a minute on two busy cores."""
@@ -27,6 +28,10 @@ HEALTH_S = 0.1
 """Seconds between two requests to a health path that does not answer yet."""
 HEALTH_ANSWER_S = 5.0
 """Time limit of such a request."""
+CHAT_TOKENS = 16
+"""Tokens of the chat that is tried: enough for the header of a Harmony message, whose parser may fail on a part of it."""
+_BUSY = (429, 503)
+"""Statuses of an engine that has too many requests."""
 MEASURED_TOKENS = 64
 """Long enough that a rate means something, short enough (8 s at the slowest published decode, 8 tok/s) to wait for."""
 
@@ -173,6 +178,25 @@ class Probe:
         """The model's own continuation at temperature 0."""
         return api.sampled(await self._post(api.sample(self._model, prompt, tokens)))
 
+    async def chat_refusal(self) -> str:
+        """The error with which a chat of one message is answered: `HTTP 400: …`; "" for an answer, or if the engine is busy.
+
+        Nothing else here needs the model's chat template.
+        """
+        messages = [{"role": "user", "content": PROMPT}]
+        body = {"model": self._model, "messages": messages, "max_tokens": CHAT_TOKENS, "temperature": 0}
+        try:
+            async with self._session.post(
+                self._url + CHATS, json=body, headers=self._headers, timeout=_seconds(MEASURE_S)
+            ) as response:
+                if response.status == 200 or response.status in _BUSY:
+                    return ""
+                return f"HTTP {response.status}: {_message(await response.text())}"
+        except TimeoutError:
+            return f"no answer in {MEASURE_S:.0f} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return str(error) or type(error).__name__
+
     async def _post(self, ask: Ask) -> Any:
         """The engine's answer, as JSON; {} if it refuses the request. Raises EngineError if it does not answer."""
         try:
@@ -224,6 +248,17 @@ def sums_by_position(page: str, series: PositionCounter) -> tuple[float, ...]:
             at = int(found[1])
             sums[at] = sums.get(at, 0.0) + value
     return tuple(sums[at] for at in range(len(sums))) if sums.keys() == set(range(len(sums))) else ()
+
+
+def _message(answer: str) -> str:
+    """The message of an engine's error, on one line: vLLM's is in `error`, SGLang's beside it."""
+    try:
+        found = json.loads(answer)
+        found = found.get("error", found)
+        message = found["message"] if isinstance(found, dict) else found
+    except (ValueError, AttributeError, KeyError, RecursionError):
+        message = answer
+    return " ".join(str(message).split())[:300]
 
 
 def _number(text: str) -> float:

@@ -95,6 +95,9 @@ class GroupReport(NamedGroupValue):
     """Tokens since its engine started, by the engine's own counter; None if that is not known."""
     complaint: str = ""
     """Fault of its output that the canary found, in words; "" for none."""
+    chat_refusal: str = ""
+    """The error with which its engine answered a chat at the start, in words: a base model has no chat template, and another
+    one's may be missing or broken; "" if it answered."""
     drafted: float = 0.0
     """Draft tokens that its engine proposed since it started; 0 without speculation."""
     accepted: float = 0.0

@@ -320,3 +320,17 @@ async def test_a_rank_that_does_not_answer_at_the_end_of_a_start_costs_no_engine
     assert ready.phase is GroupPhase.READY
     assert [one.node for one in ready.ranks] == ["this"]
     await group.stop(drain_s=0)
+
+
+async def test_a_group_whose_chats_are_refused_serves_and_reports_it(world, monkeypatch):
+    """A base model has no chat template, and what it completes is sound."""
+
+    async def refusal(probe):
+        return "HTTP 400: there is no chat template"
+
+    monkeypatch.setattr(Probe, "chat_refusal", refusal)
+    group = world.group()
+    await group.start()
+    assert world.reports[-1].phase is GroupPhase.READY
+    assert world.reports[-1].chat_refusal == "HTTP 400: there is no chat template"
+    await group.stop(drain_s=0)

@@ -12,6 +12,7 @@ from sparkfleet.cli.options import DEFAULT_INVENTORY, InventoryOption, JsonOptio
 from sparkfleet.cli.output import OUTPUT_VERSION, console, errors, print_json
 from sparkfleet.controlplane.api.client import FleetClient
 from sparkfleet.controlplane.state.capabilities import tools_of
+from sparkfleet.engines.harmony import is_harmony
 from sparkfleet.errors import ControlError, SpecError
 from sparkfleet.fleet.clients.connect import (
     AGENTS,
@@ -90,6 +91,7 @@ async def _endpoint(fleet: FleetClient, name: str, url: str) -> Endpoint:
         context=max(contexts, default=None),
         vision=any(group.vision for group in groups),
         tools=_tools(groups),
+        functions_only=any(_takes_functions_only(group) for group in groups),
         authority=status.certificate.authority if status.certificate is not None else "",
         keys=_listed(found.spec).keys,
         on_demand=found.on_demand,
@@ -100,6 +102,12 @@ def _tools(groups: Sequence[GroupPlan]) -> bool | None:
     """True if a group parses calls of tools; False if none does."""
     known = {tools_of(group.choice.candidate, group.family) for group in groups}
     return True if True in known else False if known == {False} else None
+
+
+def _takes_functions_only(group: GroupPlan) -> bool:
+    """True for gpt-oss on vLLM, as of 0.32 (`entrypoints/openai/parser/harmony_utils.py`)."""
+    candidate = group.choice.candidate
+    return candidate.engine == "vllm" and (group.family == "gpt_oss" or is_harmony(candidate.model))
 
 
 def _base(url: str) -> str:

@@ -17,7 +17,7 @@ from sparkfleet.cli.output import OUTPUT_VERSION, console, event_line, print_jso
 from sparkfleet.controlplane.state.status import DeploymentStatus
 from sparkfleet.controlplane.state.tables.bench_table import BenchResult
 from sparkfleet.controlplane.views.bench_words import bench_lines
-from sparkfleet.controlplane.views.ready_words import start_words
+from sparkfleet.controlplane.views.ready_words import chat_words, start_words
 from sparkfleet.controlplane.views.speculation_advice import advice_for, advice_lines
 from sparkfleet.fleet.deployments.status import DescribedDeployment, describe_deployment
 from sparkfleet.fleet.planning.group_measurements import canary_words, measured_words
@@ -91,6 +91,9 @@ def _show_group(deployment: DeploymentStatus, group: GroupReport, bench: Sequenc
             console.print(each, markup=False)
     if canary := canary_words(group):
         console.print(f"    canary: {canary}", markup=False)
+    if group.chat_refusal:
+        for each in indented(chat_words(group), "    "):
+            console.print(each, markup=False)
     for line in rung_lines(deployment, group):
         for each in indented(line, "    "):
             console.print(each, markup=False)

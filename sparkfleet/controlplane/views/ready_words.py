@@ -11,6 +11,8 @@ from sparkfleet.planner.types.plan import Rung
 from sparkfleet.units import duration_words, rough_duration
 
 STARTED = "started in"
+CHAT_TEMPLATE_FLAGS = {"trtllm": "--chat_template", "llama.cpp": "--chat-template-file"}
+"""Flags that name a file with a chat template, of engines that do not call it `--chat-template`."""
 _STARTED = re.compile(rf"{STARTED} (\d+(?:\.\d+)?) s\b")
 
 
@@ -32,9 +34,20 @@ def ready_words(report: GroupReport, rung: Rung | None) -> str:
         words += f"; measured {speed}"
     if report.unchecked:
         words += f"; not checked: {', '.join(report.unchecked)}"
+    if report.chat_refusal:
+        words += f"; {chat_words(report)}"
     if report.rung:
         words += f"; at rung {report.rung + 1} of its ladder"
     return words
+
+
+def chat_words(report: GroupReport) -> str:
+    """A refused chat, its meaning and the remedy: `answers no chats: HTTP 400: …`. Not for a group that answered one."""
+    flag = CHAT_TEMPLATE_FLAGS.get(report.engine, "--chat-template")
+    return (
+        f"answers no chats: {report.chat_refusal.rstrip('.')}. Only /v1/completions serves. A base model has no"
+        f" chat template; for any other one name a file that its engine can read among `engine_args`: [{flag}, FILE]"
+    )
 
 
 def started_s_of(message: str) -> float | None:

@@ -34,6 +34,10 @@ _CLAUDE_BUFFER = 13_000
 """Tokens that it keeps free beside them (at most 20,000 of those count): it compacts a conversation before."""
 _CLAUDE_LEAST = 30_000
 """Tokens at which it may compact: its own prompt has 19,000 to 22,000. Below that it gives up at its first request."""
+_FUNCTIONS_ONLY = (
+    " vLLM takes no tools of gpt-oss but functions: the web search and sub-agents are off above, and with an MCP server each"
+    " request gets a 400 (vllm-project/vllm#49493)."
+)
 _START_MS = 1_800_000
 """Time without an event after which a client may end a stream that waits for the start of its model: as long as the gateway
 lets it wait, for Claude Code (2.1.84 and later: 90 s if it watches streams) and Codex (300 s), which count events only."""
@@ -54,6 +58,8 @@ class Endpoint(Value):
     """PEM certificate of the fleet's own authority, if that made the endpoint's; "" otherwise."""
     keys: tuple[str, ...] = ()
     """Names of the API keys that may use the model; (): all."""
+    functions_only: bool = False
+    """True if its engine refuses a request to /v1/responses that has other tools than functions."""
     on_demand: bool = False
     """True if a request may wait for the start of its model."""
 
@@ -150,6 +156,7 @@ def _codex(endpoint: Endpoint) -> ClientSetup:
         f"model = {_quoted(endpoint.model)}",
         f"model_provider = {_quoted(PROVIDER)}",
         *window,
+        *(['web_search = "disabled"'] if endpoint.functions_only else []),
         "",
         f"[model_providers.{PROVIDER}]",
         f"name = {_quoted(PROVIDER)}",
@@ -157,13 +164,14 @@ def _codex(endpoint: Endpoint) -> ClientSetup:
         f"env_key = {_quoted(KEY)}",
         'wire_api = "responses"',
         *([f"stream_idle_timeout_ms = {_START_MS}"] if endpoint.on_demand else []),
+        *(["", "[agents]", "enabled = false"] if endpoint.functions_only else []),
     ]
-    return ClientSetup(
-        place="~/.codex/config.toml",
-        text="\n".join(lines),
-        then="Codex calls tools over /v1/responses, which vLLM answers. It warns that it has no metadata of the model: it"
-        " compacts by the context above, without which it assumes 272,000 tokens.",
+    then = (
+        "Codex calls tools over /v1/responses, which vLLM answers. It warns that it has no metadata of the model: it"
+        " compacts by the context above, without which it assumes 272,000 tokens."
     )
+    only = _FUNCTIONS_ONLY if endpoint.functions_only else ""
+    return ClientSetup(place="~/.codex/config.toml", text="\n".join(lines), then=then + only)
 
 
 def _cline(endpoint: Endpoint) -> ClientSetup:
@@ -193,8 +201,7 @@ def _qwen_code(endpoint: Endpoint) -> ClientSetup:
 
 def _open_webui(endpoint: Endpoint) -> ClientSetup:
     variables = f'-e OPENAI_API_BASE_URL={shlex.quote(endpoint.url)} -e OPENAI_API_KEY="${KEY}" -e ENABLE_OLLAMA_API=false'
-    if endpoint.on_demand:
-        variables += " -e AIOHTTP_CLIENT_TIMEOUT="  # no limit, instead of 300 s for a whole answer
+    variables += " -e AIOHTTP_CLIENT_TIMEOUT="  # no limit, instead of 300 s: 6,000 tokens at 20 tok/s
     return ClientSetup(
         place="the shell",
         text=f"docker run -d -p 127.0.0.1:3000:8080 {variables} \\\n"
@@ -219,6 +226,8 @@ def _openclaw(endpoint: Endpoint) -> ClientSetup:
         "baseUrl": endpoint.url,
         "apiKey": f"${{{KEY}}}",
         "api": "openai-completions",
+        "timeoutSeconds": _START_MS
+        // 1000,  # otherwise 120 to 300 s without an event, which a long prompt may take
         "models": [model],
     }
     return ClientSetup(
@@ -241,11 +250,10 @@ def _opencode(endpoint: Endpoint) -> ClientSetup:
     provider: dict[str, Any] = {
         "npm": "@ai-sdk/openai-compatible",
         "name": PROVIDER,
-        "options": {"baseURL": endpoint.url, "apiKey": f"{{env:{KEY}}}"},
+        # By default it ends a whole answer after 300 s, also one whose tokens arrive, and asks again.
+        "options": {"baseURL": endpoint.url, "apiKey": f"{{env:{KEY}}}", "timeout": False},
         "models": {endpoint.model: model},
     }
-    if endpoint.on_demand:
-        provider["options"]["timeout"] = False  # 300 s for a whole answer otherwise
     return ClientSetup(
         place="opencode.json of a project, or ~/.config/opencode/opencode.json",
         text=_json(

@@ -187,6 +187,8 @@ def _serving_lines(
     yield load_words(group, candidate)
     if group.name in past.drained:
         yield f"drained: no new requests · `sparkfleet undrain {group.name}`"
+    if group.chat_refusal:
+        yield f"answers no chats: `sparkfleet describe {deployment.name}` has the reason"
     if words := _speed(deployment, group):
         yield words
     if _is_slow(deployment, group):

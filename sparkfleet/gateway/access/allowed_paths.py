@@ -70,8 +70,10 @@ def meant_path(path: str) -> str:
     if len(path) > LONGEST_MEANT:
         return ""
     inside = re.sub(r"^(?:/+v1(?=/|$))*/*", "/v1/", path).rstrip("/")
-    if inside == MODELS or allowed_methods(inside):
-        return inside
+    behind = "/v1/" + path.rpartition("/v1/")[2].rstrip("/")  # as for /openai/v1/chat/completions
+    for one in (inside, behind):
+        if one == MODELS or allowed_methods(one):
+            return one
     return next(iter(get_close_matches(inside, (*sorted(POSTED), MODELS), n=1, cutoff=0.85)), "")
 
 

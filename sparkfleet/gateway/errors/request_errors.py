@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sparkfleet.gateway.errors.api_error import ApiError, later, shortened
@@ -198,6 +199,10 @@ _ABSENT: dict[str, _Absent] = {
     ),
 }
 """By the name behind /v1/, or behind /v1/messages/."""
+_OTHER_API = re.compile(
+    r"(?:/v1)?/api/(?:(?:tags|chat|generate|show|version|ps|pull|push|create|copy|delete|embed|embeddings)/?|blobs/.*|v0/.*)"
+)
+"""Paths of Ollama's own API, and of LM Studio's."""
 
 
 def no_such_response(response: str) -> ApiError:
@@ -223,7 +228,7 @@ def _no_response(what: str, do: str) -> ApiError:
 def no_such_path(path: str, meant: str = "") -> ApiError:
     """404: the API has no such path. `meant`: the one that it has and that was probably meant."""
     name = path.removeprefix("/v1/").removeprefix("messages/").partition("/")[0]
-    absent = _ABSENT.get(name)
+    absent = _ABSENT.get(name) or _other_api(path)
     return ApiError(
         absent.what if absent else f'Unknown path: "{shortened(path)}".',
         do=absent.do if absent else _other_path(path.rstrip("/"), meant),
@@ -233,21 +238,42 @@ def no_such_path(path: str, meant: str = "") -> ApiError:
     )
 
 
+def _other_api(path: str) -> _Absent | None:
+    """The API of another server that a client uses, by its path; None if it is none of the known ones."""
+    if _OTHER_API.fullmatch(path) is None:
+        return None
+    return _Absent(
+        "This endpoint has no API of Ollama or LM Studio.",
+        "Set the client to an OpenAI-compatible server, with the base URL that ends in /v1.",
+    )
+
+
 def _other_path(given: str, meant: str) -> str:
-    """The base URL, if that of the client is wrong by a /v1, or the nearest path."""
+    """The base URL, if that of the client is wrong by a /v1, a slash or a prefix, or the nearest path."""
     if not meant:
-        return "GET /v1 lists the usual paths; `endpoints` of a deployment adds others."
-    if given != meant and given.endswith(meant):
-        return f"It is {meant}: this client adds /v1 by itself, so give it the base URL without /v1."
-    if given != meant and meant.endswith(given):
-        return f"It is {meant}: give this client the base URL with /v1 at its end."
+        is_page = given.startswith("/api/")
+        usual = "GET /v1 lists the usual paths; `endpoints` of a deployment adds others."
+        return "GET /api describes what there is." if is_page else usual
+    wrong = ""
+    if given != meant and re.sub("/+", "/", given) == meant:
+        wrong = "give this client the base URL without the slash at its end"
+    elif given != meant and given.endswith(meant):
+        before = given.removesuffix(meant)
+        wrong = f'give this client the base URL without "{shortened(before)}"'
+        if set(before.split("/")) <= {"", "v1"}:
+            wrong = "this client adds /v1 by itself, so give it the base URL without /v1"
+    elif given != meant and meant.endswith(given):
+        wrong = "give this client the base URL with /v1 at its end"
+    if wrong:
+        return f"It is {meant}: {wrong}."
     return f'Did you mean "{meant}"? GET /v1 lists the usual paths.'
 
 
-def no_such_method(method: str, allowed: Iterable[str]) -> ApiError:
+def no_such_method(method: str, allowed: Sequence[str]) -> ApiError:
     """405: the path does not support the method."""
     return ApiError(
         f'The method "{shortened(method)}" is not supported here.',
+        do=f"Use {' or '.join(allowed)}.",
         status=405,
         code="method_not_allowed",
         headers=((b"allow", ", ".join(allowed).encode()),),

@@ -19,12 +19,14 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from sparkfleet import __version__
+from sparkfleet.gateway.access.allowed_paths import meant_path
 from sparkfleet.gateway.access.host_header import address_in
 from sparkfleet.gateway.access.keys import authenticate
 from sparkfleet.gateway.access.limits import has_body
 from sparkfleet.gateway.admission.model_queue import QueueOutlook
 from sparkfleet.gateway.asgi import Headers, Receive, Scope, Send, respond, respond_early
 from sparkfleet.gateway.engine.usage import UsageMeter
+from sparkfleet.gateway.errors.request_errors import no_such_path
 from sparkfleet.gateway.page.admin_routes import match, of_another_site, reason_of
 from sparkfleet.gateway.page.fleet_change import CaptureRequest, FleetAnswer, FleetChange, LogRequest
 from sparkfleet.gateway.page.fleet_view import DeploymentView, FleetView
@@ -182,7 +184,8 @@ class PageApp:
         """Answers a request that needs an admin key."""
         route, method = match(scope["path"]), scope["method"]
         if route is None:
-            raise _Refused(404, f"There is no {scope['path']!r}; /api describes what there is.")
+            unknown = no_such_path(scope["path"], meant_path(scope["path"]))
+            raise _Refused(404, f"{unknown.what} {unknown.do}")
         if method not in route.methods:
             allow = ", ".join(route.methods)
             raise _Refused(405, f"Only {allow} is allowed here.", ((b"allow", allow.encode()),))

@@ -1,4 +1,4 @@
-"""Checks of an engine that has generated its first token: its speed, and its output (the canary)."""
+"""Checks of an engine that has generated its first token: its speed, its output (the canary), and a chat."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StartChecks:
         self._turns = turns
 
     async def run(self, before: DraftTokenCounts, *, adopted: bool) -> dict[str, float]:
-        """Measures its speed if that means something now, and runs the canary. Returns the readings by name.
+        """Measures its speed if that means something now, runs the canary, and tries a chat. Returns the readings by name.
 
         Args:
             before: its draft tokens before its first token.
@@ -60,11 +60,14 @@ class StartChecks:
             found = await sanity(
                 self._client.probe, self._client.engine, candidate.speculation, before, candidate.model
             )
+            # No reason to stop it: a base model has no chats, and what it completes is sound.
+            refusal = await self._client.probe.chat_refusal()
         self._reports.enter(
             GroupPhase.PROBING,
             self._reports.last.detail,
             unchecked=found.unchecked(),
             complaint=found.complaint(),
+            chat_refusal=refusal,
         )
         if complaint := found.complaint():
             raise EngineError(

@@ -24,12 +24,13 @@ class Fleet(OpenClient):
     address = HeadAddress(ray="", api="", gateway_host="127.0.0.1", gateway_port=8000)
 
     engine = "custom"
+    model = "org/tiny"
     more: ClassVar[dict[str, object]] = {}
     """Further fields of the deployment."""
 
     async def fleet(self) -> Any:
         candidate = SimpleNamespace(
-            context=8192, engine=self.engine, engine_args=(), model="org/tiny", engine_version="0.32.0"
+            context=8192, engine=self.engine, engine_args=(), model=self.model, engine_version="0.32.0"
         )
         group = SimpleNamespace(choice=SimpleNamespace(candidate=candidate), family="llama", vision=False)
         spec = json.dumps({"name": "tiny", "model": "org/tiny", "aliases": ["gpt-4o"], **self.more})
@@ -78,6 +79,23 @@ def test_an_agent_is_warned_of_a_model_without_tools(
     invoke(client, "tiny")
     warned = any('"--tool-call-parser"' in note for note in notes)
     assert warned == (engine == "vllm" and client == "codex")
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "only"),
+    [
+        ("vllm", "openai/gpt-oss-120b", True),
+        ("sglang", "openai/gpt-oss-120b", False),
+        ("llama.cpp", "ggml-org/gpt-oss-120b-GGUF", False),
+        ("vllm", "Qwen/Qwen3.6-27B", False),
+    ],
+)
+def test_codex_gets_settings_of_its_own_for_gpt_oss_on_vllm(
+    engine: str, model: str, only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Fleet, "engine", engine)
+    monkeypatch.setattr(Fleet, "model", model)
+    assert ('web_search = "disabled"' in invoke("codex", "tiny")) == only
 
 
 @pytest.mark.parametrize(("client", "warned"), [("claude-code", True), ("continue", False), ("aider", False)])

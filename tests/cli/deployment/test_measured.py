@@ -292,3 +292,11 @@ def test_what_the_canary_read_is_shown(capsys, spec, plan):
 def test_a_group_that_says_nothing_any_more_is_not_told_as_ready(capsys, spec, plan):
     describe._show(DescribedDeployment(running(spec, plan, report(silent_s=240.4)), ()))
     assert "group m/g1/0 was ready; no report for 240 s" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_refused_chat_is_shown_with_its_remedy(capsys, spec, plan):
+    refusing = report(chat_refusal="HTTP 400: no template", engine="vllm")
+    describe._show(DescribedDeployment(running(spec, plan, refusing), ()))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "answers no chats: HTTP 400: no template. Only /v1/completions serves." in out
+    assert "`engine_args`: [--chat-template, FILE]" in out

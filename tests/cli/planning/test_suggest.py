@@ -32,8 +32,7 @@ def test_a_table_with_speeds(sparkfleet):
     assert "27.4B" in second
     text = "\n".join(notes)
     assert (
-        "Not served on these Sparks with these options: deepseek-v3.1. `sparkfleet plan ORG/MODEL --sparks 1`"
-        in text
+        "Not served on these Sparks with these options: deepseek-ai/DeepSeek-V3.1. `sparkfleet plan" in text
     )
     assert "nothing here measures the quality of answers" in text
     assert "`sparkfleet plan ggml-org/gpt-oss-120b-GGUF:MXFP4 --sparks 1` has the reasons" in text

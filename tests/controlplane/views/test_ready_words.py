@@ -74,3 +74,22 @@ def test_the_duration_is_read_back_from_the_event_of_a_start_only(rung, fields, 
 @pytest.mark.parametrize("message", ["", "started in 12 minutes", "restarted in 3 s", "ready"])
 def test_other_words_have_no_duration(message):
     assert started_s_of(message) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "flag"),
+    [
+        ("vllm", "--chat-template"),
+        ("sglang", "--chat-template"),
+        ("trtllm", "--chat_template"),
+        ("llama.cpp", "--chat-template-file"),
+    ],
+)
+def test_a_group_that_answers_no_chats_has_the_reason_and_the_remedy(engine, flag):
+    words = ready_words(_ready(engine=engine, chat_refusal="HTTP 400: there is no chat template."), None)
+    assert words == (
+        "started in 212.3 s; answers no chats: HTTP 400: there is no chat template. Only /v1/completions serves. A base"
+        " model has no chat template; for any other one name a file that its engine can read among `engine_args`:"
+        f" [{flag}, FILE]"
+    )
+    assert started_s_of(words) == 212.3

@@ -70,12 +70,33 @@ def test_clients_that_end_a_silent_stream_wait_for_a_start_on_demand() -> None:
     assert env["CLAUDE_STREAM_IDLE_TIMEOUT_MS"] == "1800000"
     codex = tomllib.loads(setup_of("codex", waits).text)
     assert codex["model_providers"][codex["model_provider"]]["stream_idle_timeout_ms"] == 1_800_000
-    assert (
-        json.loads(setup_of("opencode", waits).text)["provider"]["sparkfleet"]["options"]["timeout"] is False
-    )
-    assert " -e AIOHTTP_CLIENT_TIMEOUT= " in setup_of("open-webui", waits).text
-    for client in ("claude-code", "codex", "opencode", "open-webui"):
+    for client in ("claude-code", "codex"):
         assert "imeout" not in setup_of(client, ENDPOINT).text.lower().replace("TIMEOUT", "timeout")
+
+
+@pytest.mark.parametrize("on_demand", [False, True])
+def test_no_client_ends_an_answer_for_its_length(on_demand: bool) -> None:
+    """OpenCode and Open WebUI ended an answer after 300 s while its tokens arrived, 6,000 at 20 tok/s; OpenClaw gave up
+    after 120 s of a long prompt."""
+    endpoint = ENDPOINT.model_copy(update={"on_demand": on_demand})
+    code = json.loads(setup_of("opencode", endpoint).text)
+    assert code["provider"]["sparkfleet"]["options"]["timeout"] is False
+    assert " -e AIOHTTP_CLIENT_TIMEOUT= " in setup_of("open-webui", endpoint).text
+    claw = json.loads(setup_of("openclaw", endpoint).text)
+    assert claw["models"]["providers"]["sparkfleet"]["timeoutSeconds"] == 1800
+
+
+@pytest.mark.parametrize("functions_only", [False, True])
+def test_codex_sends_functions_only_to_an_engine_that_refuses_other_tools(functions_only: bool) -> None:
+    """Codex sends its web search and its sub-agents with each request, and vLLM answers 400 to both for gpt-oss."""
+    setup = setup_of(
+        "codex", ENDPOINT.model_copy(update={"functions_only": functions_only, "on_demand": True})
+    )
+    config = tomllib.loads(setup.text)
+    assert (config.get("web_search") == "disabled") == functions_only
+    assert (config.get("agents") == {"enabled": False}) == functions_only
+    assert config["model_providers"]["sparkfleet"]["stream_idle_timeout_ms"] == 1_800_000
+    assert ("an MCP server" in setup.then) == functions_only
 
 
 def test_a_model_with_vision_gets_images() -> None:

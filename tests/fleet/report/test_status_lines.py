@@ -75,6 +75,12 @@ def test_a_group_below_its_predicted_speed_names_the_command():
     assert words not in lines(fleet(deployment(report(measured={}))))
 
 
+def test_a_group_that_answers_no_chats_is_named_with_the_command():
+    words = "        answers no chats: `sparkfleet describe big` has the reason"
+    assert words in lines(fleet(deployment(report(chat_refusal="HTTP 400: no template"))))
+    assert words not in lines(fleet(deployment(report())))
+
+
 def test_streams_that_differ_too_much_have_no_rate():
     apart = {"ttft_ms": 24.0, "decode_tps_spread": 161.91, "measured_runs": 3.0}
     shown = lines(fleet(deployment(report(measured=apart))))

@@ -41,7 +41,38 @@ def test_an_api_that_no_model_can_have_is_refused_with_what_to_do_instead(
         ("/v1", "GET /v1 lists"),
         ("", "GET /v1 lists"),
         ("/v10/messages", 'Did you mean "/v1/messages"?'),
+        ("//v1/messages", "It is /v1/messages: give this client the base URL without the slash at its end."),
+        ("/v1//messages", "It is /v1/messages: give this client the base URL without the slash at its end."),
+        ("/v1//v1/messages", "It is /v1/messages: this client adds /v1 by itself, so give it the base URL without /v1."),
+        ("/openai/v1/models", 'It is /v1/models: give this client the base URL without "/openai".'),
+        ("/api/v1/chat/completions", 'It is /v1/chat/completions: give this client the base URL without "/api".'),
+        ("/anthropic/v1/x", "GET /v1 lists"),
+        ("/api/x", "GET /api describes"),
     ],
 )  # fmt: skip
 def test_a_wrong_base_url_is_named(path: str, do: str) -> None:
     assert request_errors.no_such_path(path, meant_path(path)).do.startswith(do)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/tags",
+        "/api/chat",
+        "/api/generate",
+        "/api/show/",
+        "/api/version",
+        "/api/blobs/sha256:1",
+        "/api/v0/models",
+    ],
+)
+def test_a_client_of_another_servers_api_is_told_which_one_to_choose(path: str) -> None:
+    """Ollama's clients got "/api describes what there is", which is the page's own API."""
+    made = request_errors.no_such_path(path, meant_path(path))
+    assert made.what == "This endpoint has no API of Ollama or LM Studio."
+    assert made.do == "Set the client to an OpenAI-compatible server, with the base URL that ends in /v1."
+
+
+def test_a_wrong_method_has_the_right_ones() -> None:
+    assert request_errors.no_such_method("GET", ("POST",)).do == "Use POST."
+    assert request_errors.no_such_method("PUT", ("GET", "DELETE")).do == "Use GET or DELETE."
