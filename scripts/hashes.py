@@ -88,7 +88,7 @@ def _before(name: str) -> set[str]:
 def _engine(python: str, processor: str) -> Iterator[tuple[str, str]]:
     """As `_wheels`, for the embedded engine's packages that have a wheel for this Python and processor."""
     tested = {line.lower().replace("_", "-") for line in (ROOT / "constraints.txt").read_text().splitlines()}
-    pins = tested & {*pins_of("sparkfleet", frozenset({"local"}))} - _before("local")
+    pins = tested & {*pins_of(frozenset({"local"}))} - _before("local")
     while True:
         try:
             yield from _reported(["--no-deps", *sorted(pins)], python, processor)

@@ -24,7 +24,7 @@ def files() -> Iterator[tuple[Path, str]]:
     """Each file with its content."""
     yield ROOT / "docs" / "metrics.md", metrics_page.render()
     yield RULES / "recording.yaml", rule_file(RECORDING, "sparkfleet/telemetry/recording.py")
-    yield RULES / "alerts.yaml", rule_file(ALERTS, "sparkfleet/telemetry/alerts.py")
+    yield RULES / "alerts.yaml", rule_file(ALERTS, "sparkfleet/telemetry/alerts/")
     page = ROOT / "docs" / "runbook.md"
     yield page, runbook.with_alerts(page.read_text())
 

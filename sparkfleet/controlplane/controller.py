@@ -91,26 +91,37 @@ class Controller:
         self._keep_kv: frozenset[str] = frozenset()
         """Deployments that keep KV on the disk, at the last look."""
 
+        self._observe_with(here, entries, address)
+        self._answer_with(fleet)
+        self._act_with(launch_of)
+
+    def _observe_with(self, here: NodeReport, entries: Entries, address: HeadAddress) -> None:
+        """Makes the parts that know the fleet's state: what is stored, what runs, and what answers."""
+        store, steady = self._store, self._steady
         self.event_log = EventLog(store)
-        self.failures = ControllerFailures(store, self.event_log, steady=self._steady)
-        self.fleet = ObservedFleet(store, here, clocks)
+        self.failures = ControllerFailures(store, self.event_log, steady=steady)
+        self.fleet = ObservedFleet(store, here, self._clocks)
         self.watch = NodeWatch(
-            nodes, self.fleet.see_nodes, self.event_log, self._steady, drained=self.fleet.drained
+            self._nodes, self.fleet.see_nodes, self.event_log, steady, drained=self.fleet.drained
         )
         self.copies = CopyDistribution(
             FleetPaths(store.path.parent),
             lambda: store.identity().id,
-            nodes=nodes,
+            nodes=self._nodes,
             reports=lambda: [node for node in self.watch.reports if node.name != here.name],
-            steady=self._steady,
+            steady=steady,
         )
-        publisher = RoutingPublisher(self._steady)
+        publisher = RoutingPublisher(steady)
         self.gateways = GatewayControl(self.fleet, self.watch, publisher, self.event_log, address)
-        self.entries = EntryWatch(entries, lambda: self.gateways.address, self.event_log, self._steady)
+        self.entries = EntryWatch(entries, lambda: self.gateways.address, self.event_log, steady)
+
+    def _answer_with(self, fleet: str) -> None:
+        """Makes the parts that answer the API and Prometheus. `fleet`: its name."""
+        store = self._store
         self.keys = ApiKeys(store, self.event_log, self.fleet.reports, self.gateways.confirmed)
         self.usage = UsageCollector(store.usage, self.fleet.reports, self._steady)
         self.commands = FleetCommands(
-            self.fleet, self.watch, self.gateways, self.event_log, self._wake.set, metrics=metrics
+            self.fleet, self.watch, self.gateways, self.event_log, self._wake.set, metrics=self._metrics
         )
         self.queries = FleetQueries(
             fleet,
@@ -121,28 +132,31 @@ class Controller:
             copies=self.copies,
             failures=self.failures,
         )
+        self._metrics.show(self.queries.samples)
+
+    def _act_with(self, launch_of: LaunchOf) -> None:
+        """Makes the parts that change what runs, and take the reports of groups."""
         self._effects = Effects(
             fleet=self.fleet,
-            serve=serve,
-            nodes=nodes,
+            serve=self._serve,
+            nodes=self._nodes,
             event_log=self.event_log,
-            metrics=metrics,
+            metrics=self._metrics,
             launch_of=launch_of,
             leave=self.gateways.leave,
-            clocks=clocks,
+            clocks=self._clocks,
         )
         self.intake = ReportIntake(
             fleet=self.fleet,
             effects=self._effects,
             gateways=self.gateways,
             usage=self.usage,
-            drafts=DraftCollector(store.drafts, self._steady),
+            drafts=DraftCollector(self._store.drafts, self._steady),
             event_log=self.event_log,
-            metrics=metrics,
-            clocks=clocks,
+            metrics=self._metrics,
+            clocks=self._clocks,
             wake=self._wake.set,
         )
-        metrics.show(self.queries.samples)
 
     @property
     def store_path(self) -> Path:

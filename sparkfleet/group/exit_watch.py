@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import aiohttp
 
 from sparkfleet.errors import EngineError
-from sparkfleet.group.ranks.rank_set import PEERS_S, Ranks, cancel
+from sparkfleet.group.ranks.rank_set import PEERS_S, Ranks
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import ReportSender
+from sparkfleet.group.tasks import cancel
 from sparkfleet.runtime.base import RankStatus
 
 EXIT_S = 5.0 + PEERS_S
@@ -40,7 +41,7 @@ class ExitWatch:
 
     def begin(self) -> None:
         """Watches the memory from now on, until `close`."""
-        self._memory = asyncio.create_task(self._ranks.watch_memory())
+        self._memory = asyncio.create_task(self._ranks.memory.watch())
 
     async def close(self) -> None:
         """Ends the watch over the memory, if it has begun."""

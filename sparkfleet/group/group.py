@@ -25,8 +25,9 @@ from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.exit_watch import ExitWatch
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.hang_detector import HangDetector
+from sparkfleet.group.ranks.answer_watch import ANSWER_S
 from sparkfleet.group.ranks.rank_holder import RankHolder
-from sparkfleet.group.ranks.rank_set import ANSWER_S, Ranks, cancel
+from sparkfleet.group.ranks.rank_set import Ranks
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import GroupReporter, ReportSender
 from sparkfleet.group.serving_watch import (
@@ -39,6 +40,7 @@ from sparkfleet.group.serving_watch import (
 from sparkfleet.group.start.bring_up import BringUp
 from sparkfleet.group.start.speed import MeasuringTurns
 from sparkfleet.group.start.start_checks import StartChecks
+from sparkfleet.group.tasks import cancel
 from sparkfleet.runtime.files.token_secrets import mark_of
 
 log = logging.getLogger(__name__)
@@ -197,7 +199,7 @@ class Group:
         client = self._client
         assert client is not None
         probe = client.probe
-        works = [send_heartbeats(partial(self._report_load, client)), self._ranks.watch_answers()]
+        works = [send_heartbeats(partial(self._report_load, client)), self._ranks.answers.watch()]
         measuring = None
         if client.engine.metrics_path:  # without metrics its progress is unknown
             checks = StartChecks(self._launch, self._reports, client, self._turns)
@@ -318,7 +320,7 @@ class Group:
         hangs = self._hang_detector.doubt(time.monotonic()) or self._unwell
         if hangs:
             hangs += f"; `sparkfleet logs {self._launch.name}` shows its output"
-        return "; ".join(filter(None, (self._ranks.quiet(), hangs)))
+        return "; ".join(filter(None, (self._ranks.answers.quiet(), hangs)))
 
     def _show_unwell(self, words: str) -> None:
         self._unwell = words

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from sparkfleet.group.group_launch import GroupLaunch
-from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.group.serving_watch import send_heartbeats
+from sparkfleet.group.tasks import cancel
 
 
 class GroupReporter(Protocol):

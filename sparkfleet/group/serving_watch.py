@@ -15,8 +15,8 @@ from sparkfleet.errors import EngineError
 from sparkfleet.group.engine_load import Load
 from sparkfleet.group.exposed_sockets import Sockets
 from sparkfleet.group.hang_detector import HangDetector
-from sparkfleet.group.ranks.rank_set import cancel
 from sparkfleet.group.report import HEARTBEAT_S
+from sparkfleet.group.tasks import cancel
 from sparkfleet.runtime.processes import is_stopped
 from sparkfleet.specs.timeouts import Timeouts
 

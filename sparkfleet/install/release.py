@@ -97,7 +97,7 @@ def release() -> Release:
     """
     name = f"sparkfleet-{__version__}-py3-none-any.whl"
     wheel = _own_wheel()
-    installed = tuple(sorted(pins_of("sparkfleet", frozenset({HEAD}))))
+    installed = tuple(sorted(pins_of(frozenset({HEAD}))))
     hashes = hashes_of(installed if is_node_software_installed() else ())
     # With the tested versions the pins are the same wherever `up` runs, and so is the environment's name.
     pins = tuple(line.partition(" ")[0] for line in hashes) or installed
@@ -117,12 +117,12 @@ def hashes_of(pins: Iterable[str]) -> tuple[str, ...]:
     return lines if {*pins} <= {line.partition(" ")[0] for line in lines} else ()
 
 
-def pins_of(name: str, extras: frozenset[str]) -> Iterator[str]:
-    """Pins of all that is installed here of what `name` needs with these extras, directly or not, without `name` itself."""
+def pins_of(extras: frozenset[str]) -> Iterator[str]:
+    """Pins of all that is installed here of what sparkfleet needs with these extras, directly or not, without itself."""
     from packaging.utils import canonicalize_name  # a slow import, for releases only
 
-    seen: set[str] = {canonicalize_name(name)}
-    waiting = [(name, frozenset[str]()), (name, extras)]
+    seen = {"sparkfleet"}
+    waiting = [("sparkfleet", frozenset[str]()), ("sparkfleet", extras)]
     while waiting:
         for requirement in _requirements(*waiting.pop()):
             needed = canonicalize_name(requirement.name)

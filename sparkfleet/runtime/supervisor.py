@@ -36,7 +36,8 @@ from sparkfleet.runtime.containers.container import Container, run_argv
 from sparkfleet.runtime.control_socket import Answer, ControlSocket
 from sparkfleet.runtime.environment import clean_environment, labels, run_label
 from sparkfleet.runtime.exit_codes import KERNEL_KILLED, NOT_EXECUTABLE, NOT_FOUND, meaning
-from sparkfleet.runtime.files.kv_pruner import PAUSE_S, KvPruner
+from sparkfleet.runtime.files.kv_pruner import KvPruner
+from sparkfleet.runtime.files.rank_output import RankOutput
 from sparkfleet.runtime.files.rankfiles import RankFiles
 from sparkfleet.runtime.files.ranklog import RankLog
 from sparkfleet.runtime.files.spared import spared
@@ -49,7 +50,6 @@ _STRAGGLER_GRACE_S = 1.0
 """Grace of processes that outlive the engine, e.g. Python's resource tracker, which still has shared memory to unlink."""
 _LINGER_S = 5.0
 """Seconds for which the exit of a rank that ended by itself without an owner can still be read."""
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Supervisor:
         await self._control.open(_listen(self._files))
         try:
             with spared(self._files.run_dir):
-                await self._live(self._begin_output())
+                make_private(Path(self._order.log_path).parent)
+                await self._live(RankOutput(self._log))
         finally:
             if self._forwarder:
                 await self._forwarder.close()
@@ -162,19 +163,23 @@ class Supervisor:
         }
         return {"ok": True, "grace_s": self._order.grace_s, "status": status}
 
-    async def _live(self, children: Children) -> None:
+    async def _live(self, output: RankOutput) -> None:
+        children = self._children(output.writer)
         code, killed = await self._begin_kv(), Killed()
         steps = [("preparing", self._order.prepare), ("running", self._order.argv)]
-        looking = asyncio.ensure_future(self._look(children))
+        looking = [asyncio.ensure_future(self._look_at_memory(children))]
+        if self._kv:
+            looking.append(asyncio.ensure_future(self._kv.run_forever(self._note)))
         for phase, argv in steps:
             if argv and code == 0 and not self._stopped.is_set():
                 code, killed = await self._step(children, phase, argv)
-        looking.cancel()
+        for look in looking:
+            look.cancel()
         if self._forwarder:
             await self._forwarder.close()
-        self._drain()
+        output.drain()
         if removed := self._shared.remove():
-            self._log.note(f"{_now()} removed its shared memory: {', '.join(removed)}")
+            self._note(f"removed its shared memory: {', '.join(removed)}")
         self._conclude(code, killed)
         self._announce()
         await self._control.farewell(_LINGER_S if self._over else 0)
@@ -187,9 +192,6 @@ class Supervisor:
             self._ooms = (self._ooms[1], _oom_kills())
             pause_s = min(2 * pause_s, LOOK_S)
 
-    async def _look(self, children: Children) -> None:
-        await asyncio.gather(self._look_at_memory(children), self._prune_kv())
-
     async def _begin_kv(self) -> int:
         """Makes the directory of KV on the disk; an exit code other than 0 if that cannot be made."""
         try:
@@ -199,27 +201,10 @@ class Supervisor:
             return self._cannot_start(("its directory for KV on the disk",), error)
         return 0
 
-    async def _prune_kv(self) -> None:
-        failed = ""
-        while self._kv:
-            pause_s = PAUSE_S[-1]
-            try:
-                done = await asyncio.to_thread(self._kv.run)
-            except OSError as error:
-                if str(error) != failed:
-                    failed = str(error)
-                    self._log.note(f"{_now()} KV on the disk cannot be bounded: {failed}")
-            else:
-                pause_s = done.pause_s
-                if done.removed:
-                    words = f"removed {done.removed / 1e9:.1f} GB used longest ago, {done.used / 1e9:.1f} GB are left"
-                    self._log.note(f"{_now()} KV on the disk: {words}")
-            await asyncio.sleep(pause_s)
-
     async def _step(self, children: Children, phase: str, argv: Sequence[str]) -> tuple[int, Killed]:
         """Runs one command to its end, or to a stop."""
         self._phase = phase
-        self._log.note(f"{_now()} {phase}: {shlex.join(argv)}")
+        self._note(f"{phase}: {shlex.join(argv)}")
         if phase == "running" and self._forwarder:
             try:
                 await self._forwarder.open()
@@ -268,7 +253,7 @@ class Supervisor:
     def _conclude(self, code: int, killed: Killed) -> None:
         code, how = self._how_it_ended(code)
         self._reason = "; ".join((self._reason or how, *_after(killed)))
-        self._log.note(f"{_now()} {self._reason}")
+        self._note(self._reason)
         if self._over and (tail := self._log.tail()):
             self._reason += f"\nlast lines of {self._order.log_path}:\n{tail}"
         self._exit_code = code
@@ -285,27 +270,16 @@ class Supervisor:
         program = "its preparation" if self._phase == "preparing" else "the engine"
         return code, f"{program} {meaning(code)}{hint}"
 
-    def _begin_output(self) -> Children:
-        """Opens the pipe for the rank's output, and returns the starter of its processes."""
+    def _children(self, writer: int) -> Children:
+        """The starter of the rank's processes, which write to this pipe."""
         order = self._order
-        make_private(Path(order.log_path).parent)
-        self._output, writer = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self._output, False)
-        asyncio.get_running_loop().add_reader(self._output, self._read_output)
         env = clean_environment(os.environ) | dict(order.env) | dict(order.secret_env)
         own = labels(order.fleet, order.rank) | run_label(order.started_at)
         return Children(env, own, writer, str(Path(order.log_path).parent))
 
-    def _read_output(self) -> bool:
-        try:
-            self._log.write(os.read(self._output, _CHUNK))
-        except BlockingIOError:
-            return False
-        return True
-
-    def _drain(self) -> None:
-        while self._read_output():
-            pass  # it ends: no process is left that could write
+    def _note(self, words: str) -> None:
+        """Writes a line of the supervisor's own to the log."""
+        self._log.note(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}")
 
     def _announce(self) -> None:
         """Sends the first status to the starter, once, and closes the descriptors that came from it."""
@@ -340,10 +314,6 @@ def _oom_kills() -> int:
         counters = Path("/proc/vmstat").read_text().split()
         return int(counters[counters.index("oom_kill") + 1])
     return 0
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _daemonise() -> int:

@@ -76,7 +76,7 @@ def wanted(
     Raises:
         FactError: no GGUF model has the tag, or there are several and no tag.
     """
-    candidates = [path for path in paths if _of_use(path)]
+    candidates = [path for path in paths if may_be_wanted(path)]
     weights = [path for path in candidates if _suffix(path) in WEIGHTS_BY_PREFERENCE]
     chosen = set(_one_copy(weights))
     if tag or (chosen and all(_suffix(path) == SUFFIX for path in chosen)):
@@ -87,10 +87,6 @@ def wanted(
 
 def may_be_wanted(path: str) -> bool:
     """True for a file that may be selected, depending on what else a repository has."""
-    return _of_use(path)
-
-
-def _of_use(path: str) -> bool:
     pure = PurePosixPath(path)
     hidden = any(part.startswith(".") for part in pure.parts)
     return not hidden and _suffix(path) not in NEVER and not OTHER_COPIES.intersection(pure.parts[:-1])

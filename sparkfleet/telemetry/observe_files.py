@@ -38,7 +38,7 @@ def observe_files(place: ObservePlace) -> dict[str, str]:
     found = {
         "prometheus.yml": _yaml(_prometheus(place)),
         "rules/recording.yaml": rule_file(RECORDING, "sparkfleet/telemetry/recording.py"),
-        "rules/alerts.yaml": rule_file(ALERTS, "sparkfleet/telemetry/alerts.py"),
+        "rules/alerts.yaml": rule_file(ALERTS, "sparkfleet/telemetry/alerts/"),
         "alertmanager.yml": _yaml(_alertmanager()),
         "grafana/provisioning/datasources/sparkfleet.yaml": _yaml(_source(place)),
         "grafana/provisioning/dashboards/sparkfleet.yaml": _yaml(_provider(place)),

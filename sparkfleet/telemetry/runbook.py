@@ -1,4 +1,4 @@
-"""Sections of docs/runbook.md about alerts, written from `alerts.py` between two marks. Pure."""
+"""Sections of docs/runbook.md about alerts, written from `alerts/` between two marks. Pure."""
 
 from __future__ import annotations
 

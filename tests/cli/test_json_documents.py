@@ -24,7 +24,8 @@ from sparkfleet.fabric.discovery import DiscoveredLinks
 from sparkfleet.fabric.netplan import PortPlan
 from sparkfleet.fleet.planning.fleet_decision import PlannedDeployment
 from sparkfleet.knowledge.rules.rules import Rule
-from sparkfleet.planner.types.plan import InfeasibleDeployment, NodeLoad
+from sparkfleet.planner.types.node_load import NodeLoad
+from sparkfleet.planner.types.plan import InfeasibleDeployment
 from sparkfleet.staging.settings import Staged
 from sparkfleet.values import Value
 

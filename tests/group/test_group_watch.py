@@ -19,8 +19,8 @@ from sparkfleet.group.exposed_sockets import Listening
 from sparkfleet.group.group import die_with_the_engine
 from sparkfleet.group.hang_detector import HangDetector
 from sparkfleet.group.probe import Probe
+from sparkfleet.group.ranks import answer_watch, rank_set
 from sparkfleet.group.ranks import local_rank as rank_module
-from sparkfleet.group.ranks import rank_set
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.start import bring_up
@@ -342,7 +342,7 @@ async def test_a_fall_is_told_although_a_node_does_not_tell_its_log(world, monke
 
 
 async def test_a_rank_that_does_not_answer_is_named_and_its_engine_goes_on(world, monkeypatch):
-    monkeypatch.setattr(rank_set, "ANSWER_S", 0.02)
+    monkeypatch.setattr(answer_watch, "ANSWER_S", 0.02)
     group = world.group()
     await group.start()
     watching = asyncio.create_task(group.watch())

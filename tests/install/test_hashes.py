@@ -151,7 +151,7 @@ def needed(*extras):
     torch's build for CPUs differs between indexes, some have only the one for CUDA, and an environment may be made with a
     setuptools of its own.
     """
-    found = set(pins_of("sparkfleet", frozenset(extras)))
+    found = set(pins_of(frozenset(extras)))
     assert len(found) > 50
     others = re.compile(r"(torch|setuptools|triton|(nvidia|cuda)-.*)==")
     return {pin for pin in found if not others.match(pin)}

@@ -67,7 +67,7 @@ def test_installed_versions_are_pinned(made):
 def test_a_node_gets_the_same_from_a_machine_without_ray(made, monkeypatch):
     """The versions of constraints.txt, which are installed here, are those that were tested."""
     monkeypatch.setattr("sparkfleet.install.release.find_spec", lambda name: None)
-    monkeypatch.setattr("sparkfleet.install.release.pins_of", lambda name, extras: iter(["rich==99.0"]))
+    monkeypatch.setattr("sparkfleet.install.release.pins_of", lambda extras: iter(["rich==99.0"]))
     assert release.__wrapped__() == made
 
 

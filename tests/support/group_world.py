@@ -15,12 +15,13 @@ from sparkfleet.group.group import Group
 from sparkfleet.group.group_launch import GroupLaunch, RankPlacement
 from sparkfleet.group.probe import Probe
 from sparkfleet.group.ranks import local_rank as rank_module
-from sparkfleet.group.ranks import rank_set as ranks
+from sparkfleet.group.ranks import memory_watch
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.group.ranks.rank_node import spec_here as spec_of
 from sparkfleet.group.ranks.rank_spec import Ports
 from sparkfleet.group.ranks.remote_rank import RankObservation, RemoteRank
 from sparkfleet.group.start.speed import MeasuringTurns
+from sparkfleet.group.tasks import cancel
 from sparkfleet.planner.types.plan import Candidate, GroupShape
 from sparkfleet.runtime.files.fleet_paths import FleetPaths
 from sparkfleet.specs.timeouts import Timeouts
@@ -97,9 +98,9 @@ class FakeRankActor:
             raise ActorLostError
         calls = [asyncio.create_task(one) for one in (getattr(self._rank, name)(*args), self._lost.wait())]
         await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-        await ranks.cancel(calls[1])
+        await cancel(calls[1])
         if not calls[0].done():
-            await ranks.cancel(calls[0])
+            await cancel(calls[0])
             raise ActorLostError
         answer = calls[0].result()
         if name not in ("adopt", "start", "status", "wait") or answer is None:
@@ -157,7 +158,7 @@ def quick_world(engine, monkeypatch, tmp_path):
     monkeypatch.setattr(rank_module, "free_port", lambda host: engine)
     monkeypatch.setattr(serving_watch, "HEARTBEAT_S", 0.01)
     monkeypatch.setattr(serving_watch, "AGAIN_S", 0.01)
-    monkeypatch.setattr(ranks, "MEMORY_S", 0.01)
+    monkeypatch.setattr(memory_watch, "MEMORY_S", 0.01)
     return World(tmp_path)
 
 

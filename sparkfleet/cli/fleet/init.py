@@ -20,22 +20,16 @@ from sparkfleet.fabric.inventory_builder import describe_alike
 from sparkfleet.fleet.nodes.surroundings import SHOWING_S, other_fleet_lines, require_free, surroundings_of
 from sparkfleet.fleet.setup.enrolment import (
     FoundMachine,
-    Host,
     NewInventory,
-    ShownKey,
     channels_to,
     find_cables,
     find_machines,
-    hosts_of,
-    hosts_on_lan,
     named,
     new_inventory,
-    parse_host,
-    pinned_nodes,
-    read_keys,
-    require_identity,
     require_sparks,
 )
+from sparkfleet.fleet.setup.hosts import Host, hosts_of, hosts_on_lan, parse_host, require_identity
+from sparkfleet.fleet.setup.shown_keys import ShownKey, pinned_nodes, read_keys
 from sparkfleet.remote.atomic_write import write_atomically
 from sparkfleet.remote.channel import Channel
 from sparkfleet.remote.unreachable import Unreachable

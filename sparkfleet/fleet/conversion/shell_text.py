@@ -79,7 +79,7 @@ class _Reader:
         elif char == "$":
             self._unquoted_expansion()
         elif char == "`":
-            self._add(self._skip_to("`"))
+            self._add(self._skip_backquotes())
         elif char == "#" and self._word is None:
             self._at = self._line_end()
         elif char == "~" and self._word is None and self._text[self._at + 1 : self._at + 2] in ("/", " ", ""):
@@ -132,7 +132,7 @@ class _Reader:
                     self._end_word()
                 self._add(values[-1] if values else "")
             elif char == "`":
-                self._add(self._skip_to("`"))
+                self._add(self._skip_backquotes())
             else:
                 self._add(char)
                 self._at += 1
@@ -213,8 +213,8 @@ class _Reader:
             if depth == 0:
                 return
 
-    def _skip_to(self, end: str) -> str:
-        found = self._text.find(end, self._at + 1)
+    def _skip_backquotes(self) -> str:
+        found = self._text.find("`", self._at + 1)
         self._at = len(self._text) if found < 0 else found + 1
         return f"{UNKNOWN}$(…){UNKNOWN}"
 

@@ -64,8 +64,6 @@ def openapi(version: str) -> dict[str, Any]:
             {**_object(_NO_VIEW, required=True), "description": "The controller has not answered yet."},
         ]
     }
-    deployment = _name("name", FleetChange, "deployment")
-    requests = {"type": "array", "items": _object(_REQUEST), "description": f"At most {MOST_REQUESTS}."}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -81,37 +79,44 @@ def openapi(version: str) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"key": []}, {}],
-        "paths": {
-            "/api/fleet": _get(
-                "The fleet: nodes, links, deployments with plan and prediction, events.",
-                fleet,
-                "The controller's answer with what the gateway knows of it and of the reader.",
+        "paths": _paths(fleet),
+    }
+
+
+def _paths(fleet: dict[str, Any]) -> dict[str, Any]:
+    """The paths of the API. `fleet`: schema of the fleet's view."""
+    deployment = _name("name", FleetChange, "deployment")
+    requests = {"type": "array", "items": _object(_REQUEST), "description": f"At most {MOST_REQUESTS}."}
+    return {
+        "/api/fleet": _get(
+            "The fleet: nodes, links, deployments with plan and prediction, events.",
+            fleet,
+            "The controller's answer with what the gateway knows of it and of the reader.",
+        ),
+        "/api/requests": _get(
+            "The last requests of this gateway, newest first: model, status, times, tokens; no text.",
+            _object({"version": _INTEGER, "requests": requests}, required=True),
+            "As the access log has them. For admin keys with `prompt` and `answer` while an admin has switched that on.",
+        ),
+        CAPTURE: {
+            "put": _capture(
+                "Keeps the first characters of prompts and answers", *_numbers(CaptureRequest, "minutes")
             ),
-            "/api/requests": _get(
-                "The last requests of this gateway, newest first: model, status, times, tokens; no text.",
-                _object({"version": _INTEGER, "requests": requests}, required=True),
-                "As the access log has them. For admin keys with `prompt` and `answer` while an admin has switched that on.",
-            ),
-            CAPTURE: {
-                "put": _capture(
-                    "Keeps the first characters of prompts and answers", *_numbers(CaptureRequest, "minutes")
-                ),
-                "delete": _capture("Deletes the kept texts"),
-            },
-            NODES: _drains(_SUMMARIES, _name("node", FleetChange, "node")),
-            GROUPS: _drains(_GROUP_SUMMARIES, _name("group", FleetChange, "group", _OF_A_GROUP)),
-            **{
-                path: {"post": _change(_SUMMARIES[verb], deployment, *_numbers(FleetChange, "generation"))}
-                for path, verb in DEPLOYMENTS.items()
-            },
-            LOGS: {
-                "get": {
-                    "summary": f"The last lines of a rank's log, {LOG_LINES} unless `lines` is given, at most {MOST_LINES}.",
-                    "security": [{"key": []}],
-                    "parameters": [deployment, *_numbers(LogRequest, "replica", "rank", "lines")],
-                    "responses": {"200": _answer("node", "path", "log"), **_REFUSED},
-                }
-            },
+            "delete": _capture("Deletes the kept texts"),
+        },
+        NODES: _drains(_SUMMARIES, _name("node", FleetChange, "node")),
+        GROUPS: _drains(_GROUP_SUMMARIES, _name("group", FleetChange, "group", _OF_A_GROUP)),
+        **{
+            path: {"post": _change(_SUMMARIES[verb], deployment, *_numbers(FleetChange, "generation"))}
+            for path, verb in DEPLOYMENTS.items()
+        },
+        LOGS: {
+            "get": {
+                "summary": f"The last lines of a rank's log, {LOG_LINES} unless `lines` is given, at most {MOST_LINES}.",
+                "security": [{"key": []}],
+                "parameters": [deployment, *_numbers(LogRequest, "replica", "rank", "lines")],
+                "responses": {"200": _answer("node", "path", "log"), **_REFUSED},
+            }
         },
     }
 

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import TypeVar
 
 from sparkfleet.engines.failure_signatures import Diagnosis, Failure, classify, first_cause
 from sparkfleet.errors import Cause, EngineError, NodeError, SparkfleetError
 from sparkfleet.group.crash_backoff import Backoff
 from sparkfleet.group.group_launch import GroupLaunch
+from sparkfleet.group.ranks.answer_watch import AnswerWatch
+from sparkfleet.group.ranks.memory_watch import MemoryWatch
 from sparkfleet.group.ranks.rank_holder import RankHolder
 from sparkfleet.group.report import RankReport
+from sparkfleet.group.tasks import cancel
 from sparkfleet.runtime.base import ADOPTABLE, RankStatus
 from sparkfleet.runtime.control_socket import BY_REQUEST, NO_OWNER
 from sparkfleet.runtime.exit_codes import blame_order, is_out_of_memory, is_tool_lost
@@ -26,18 +28,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ROOM_LOOK_S = 1.0
-FLOOR_BYTES = {"cuda": 3 << 30, "cpu": 256 << 20}
-"""MemAvailable below which a group is stopped. A Spark without memory does not recover: below 2 to 3 GiB the host freezes
-and has to be switched off (guardkit/dgx-spark, flowy0/gb10-experiments). A CPU node swaps or kills: its floor is lower."""
-WEDGES = 2 / 3
-"""Share of the memory floor below which every group of a node is stopped. Above it only the group that started last is
-stopped; the others wait for its memory for as long as a start does."""
-MEMORY_S = 1.0
-"""Seconds between two readings of a node's memory: an engine that loads takes gigabytes in that time."""
-FOLLOWED_S = 1.0
-"""Time limit for a node with a shortage to report which group started last: its memory is not read meanwhile."""
-ANSWER_S = 4.0
-"""Time limit of a rank's status, and the pause before the next: a rank that does not answer is named within 15 s."""
 PEERS_S = 3.0
 """Time for the exits of other ranks after the first: what outlives an engine has a second to end before that is known."""
 RELEASE_S = 3.0
@@ -48,7 +38,7 @@ TAIL_S = 5.0
 
 
 class Ranks:
-    """Starts, adopts, watches and stops all ranks of a group.
+    """Starts, adopts and stops all ranks of a group, and finds the cause of its end.
 
     Args:
         launch: the group's launch.
@@ -60,17 +50,14 @@ class Ranks:
         self.holders = tuple(holders)
         self._launch = launch
         self._backoff = backoff
-        self._floor = FLOOR_BYTES[launch.candidate.device]
+        self.memory = MemoryWatch(self.holders, launch.candidate.device, launch.timeouts.memory_s)
+        self.answers = AnswerWatch(self.holders)
         self._taken = False
         """True once every rank was started or adopted."""
-        self._low: dict[int, int] = {}
-        """Lowest memory that was read on each rank's node, bytes."""
         self._without_tool: set[str] = set()
         """Nodes whose container tool did not work at the last start."""
         self.lost = ""
         """Ranks that `adopt` was to find and that had ended, in words; "" for none."""
-        self._quiet: dict[int, float] = {}
-        """Ranks that do not answer, with the time of the first request without an answer (monotonic clock)."""
 
     def __len__(self) -> int:
         return len(self.holders)
@@ -125,7 +112,7 @@ class Ranks:
             waiting(f"{pause_s:.0f} s before the restart: its last run has just ended")
             await asyncio.sleep(pause_s)
         await self._wait_for_memory(waiting)
-        self._low.clear()  # a shortage before this start was not caused by it
+        self.memory.low.clear()  # a shortage before this start was not caused by it
         rendezvous = free_port(self._launch.placements[0].address) if len(self.holders) > 1 else 0
         self._without_tool.clear()
         naming = asyncio.create_task(self._name_port(waiting))
@@ -212,75 +199,6 @@ class Ranks:
             if error is not None:
                 log.warning("rank on %s was not %s: %r", rank.node, done, error)
 
-    async def watch_memory(self) -> None:
-        """Reads every node's memory once a second, for ever, and independently: a node that does not answer delays no other.
-
-        Raises:
-            EngineError: a node is about to freeze.
-        """
-        watches = [asyncio.create_task(self._watch_node(index)) for index in range(len(self.holders))]
-        try:
-            await asyncio.gather(*watches)
-        finally:
-            await cancel(*watches)
-
-    async def watch_answers(self) -> NoReturn:
-        """Requests every rank's status every few seconds. One that does not answer is only named (`quiet`): its engine may
-        serve on beside a supervisor or a holder that hangs."""
-        watches = [asyncio.create_task(self._watch_answers(index)) for index in range(len(self.holders))]
-        try:
-            await asyncio.gather(*watches)
-        finally:
-            await cancel(*watches)
-        raise AssertionError("a watch never ends")
-
-    def quiet(self) -> str:
-        """Ranks that do not answer, in words; "" if all do."""
-        now = time.monotonic()
-        return "; ".join(
-            f"rank {rank} on {self.holders[rank].node} has not answered for {now - since:.0f} s:"
-            " its supervisor or its holder hangs, and its engine goes on"
-            for rank, since in sorted(self._quiet.items())
-        )
-
-    async def _watch_answers(self, index: int) -> NoReturn:
-        while True:
-            asked = time.monotonic()
-            try:
-                async with asyncio.timeout(ANSWER_S):
-                    await self.holders[index].status()
-            except (NodeError, TimeoutError):
-                self._quiet.setdefault(index, asked)
-            else:
-                self._quiet.pop(index, None)
-            await asyncio.sleep(ANSWER_S)
-
-    async def _watch_node(self, index: int) -> None:
-        until: float | None = None  # until then a group that was started later has to resolve the shortage
-        while True:
-            with suppress(NodeError):  # a node that is gone shows as an exit of its rank
-                memory = await self._available(index)
-                wedges = memory < self._floor * WEDGES
-                if memory >= self._floor:
-                    if until is not None:
-                        self._low[index] = (
-                            memory  # another group caused the shortage: it explains no later failure
-                        )
-                    until = None
-                elif until is None and not wedges and await self._is_followed(index):
-                    until = time.monotonic() + self._launch.timeouts.memory_s
-                elif until is None or wedges or time.monotonic() >= until:
-                    raise _runs_out(memory, self.holders[index].node)
-            await asyncio.sleep(MEMORY_S)
-
-    async def _is_followed(self, index: int) -> bool:
-        """True if a group that was started later is on the same node; False if the node does not report."""
-        try:
-            async with asyncio.timeout(FOLLOWED_S):
-                return await self.holders[index].is_followed()
-        except (NodeError, TimeoutError):
-            return False
-
     async def diagnose(
         self, error: SparkfleetError, exited: RankStatus | None, *, served: bool = False
     ) -> Diagnosis:
@@ -310,7 +228,7 @@ class Ranks:
                 log=lines[-TAIL_LINES:],
                 served=served,
                 out_of_memory=exited is not None and is_out_of_memory(exited.reason),
-                memory_low=self._low.get(index),
+                memory_low=self.memory.low.get(index),
             )
             found.append(classify(failure))
         first = first_cause(found).model_copy(update={"began": self._taken})
@@ -324,7 +242,7 @@ class Ranks:
         deadline = time.monotonic() + self._launch.timeouts.memory_s
         while lacking := [
             f"{rank.node} has {gib(memory, exact=True)}"
-            for rank, memory in zip(self.holders, await self._memory(), strict=True)
+            for rank, memory in zip(self.holders, await self.memory.available(), strict=True)
             if memory < self._launch.needs
         ]:
             if time.monotonic() > deadline:
@@ -336,16 +254,6 @@ class Ranks:
                 )
             waiting(f"waiting for memory: {', '.join(lacking)}")
             await asyncio.sleep(ROOM_LOOK_S)
-
-    async def _memory(self) -> list[int]:
-        """Memory available on each rank's node, bytes."""
-        return await asyncio.gather(*(self._available(index) for index in range(len(self.holders))))
-
-    async def _available(self, index: int) -> int:
-        """Memory available on one rank's node, bytes; keeps the lowest reading."""
-        memory = await self.holders[index].memory()
-        self._low[index] = min(memory, self._low.get(index, memory))
-        return memory
 
 
 async def _gather(calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -360,13 +268,6 @@ async def _gather(calls: Iterable[Awaitable[T]]) -> list[T]:
     return found
 
 
-async def cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks and returns when they have ended: none of them reports after this."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def _lines(rank: RankHolder) -> tuple[str, ...]:
     """The last lines of a rank's log; () if its node is gone or does not answer."""
     try:
@@ -374,12 +275,3 @@ async def _lines(rank: RankHolder) -> tuple[str, ...]:
             return tuple((await rank.tail()).replace("\r", "\n").splitlines())
     except (NodeError, TimeoutError):
         return ()
-
-
-def _runs_out(memory: int, node: str) -> EngineError:
-    return EngineError(
-        f"{node} has only {gib(memory, exact=True)} of memory left: the group was stopped.",
-        means="A host without memory does not recover: it has to be switched off.",
-        do="Set a smaller context or concurrency; `sparkfleet plan` shows which ones fit.",
-        because=Cause.MEMORY,
-    )

@@ -13,12 +13,13 @@ from sparkfleet.group.engine_client import EngineClient
 from sparkfleet.group.exposed_sockets import refuse_exposed, watch_sockets
 from sparkfleet.group.group_launch import GroupLaunch
 from sparkfleet.group.probe import FIRST_TOKEN_S, wait_healthy
-from sparkfleet.group.ranks.rank_set import Ranks, cancel
+from sparkfleet.group.ranks.rank_set import Ranks
 from sparkfleet.group.ranks.rank_spec import is_forwarded
 from sparkfleet.group.report import GroupPhase
 from sparkfleet.group.report_sender import ReportSender
 from sparkfleet.group.start.start_times import StartTimes
 from sparkfleet.group.start.startup_watch import StartupWatch, longest_s, never_ready
+from sparkfleet.group.tasks import cancel
 from sparkfleet.runtime.base import Phase
 
 START_PROGRESS_S = 1.0

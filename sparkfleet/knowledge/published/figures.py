@@ -125,13 +125,14 @@ class PublishedPair(NamedTuple):
     more: float
 
 
+@cache
 def figures() -> Mapping[PublishedSetup, tuple[PublishedFigure, ...]]:
     """The packaged figures by their setup.
 
     Raises:
         SpecError: the file was edited and is no longer valid.
     """
-    return _packaged()
+    return by_setup(read_figures(packaged(FILE)))
 
 
 def nearest_figure(
@@ -223,11 +224,6 @@ def pair_of(fewer: Evidence, more: Evidence) -> PublishedPair | None:
 
 def _setup(one: PublishedFigure) -> tuple[str, str, str]:
     return one.source, one.checkpoint, one.content
-
-
-@cache
-def _packaged() -> Mapping[PublishedSetup, tuple[PublishedFigure, ...]]:
-    return by_setup(read_figures(packaged(FILE)))
 
 
 def by_setup(found: Iterable[PublishedFigure]) -> dict[PublishedSetup, tuple[PublishedFigure, ...]]:

@@ -13,7 +13,7 @@ from sparkfleet.knowledge.hardware import hardware, memory_alike
 from sparkfleet.perf.memory.demand import MemoryBudget, NodeMemory, fits
 from sparkfleet.perf.prediction import Band
 from sparkfleet.planner.place.fleet_map import Fleet, Pool
-from sparkfleet.planner.types.plan import NodeLoad
+from sparkfleet.planner.types.node_load import NodeLoad
 from sparkfleet.units import GB, GIB
 
 ALIKE = 2 * GIB

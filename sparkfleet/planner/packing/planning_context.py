@@ -14,7 +14,8 @@ from sparkfleet.perf.workload import predicted_content
 from sparkfleet.planner.capacity.proposal import Sizes
 from sparkfleet.planner.place.fleet_map import Fleet
 from sparkfleet.planner.types.cpu_model import CpuModel
-from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan, NodeLoad
+from sparkfleet.planner.types.node_load import NodeLoad
+from sparkfleet.planner.types.plan import DeploymentPlan, GroupPlan
 from sparkfleet.specs.deployment import Deployment
 
 

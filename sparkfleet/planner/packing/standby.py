@@ -19,7 +19,8 @@ from sparkfleet.planner.cpu.cpu_rung import shape_of
 from sparkfleet.planner.packing.deployment_planner import serve_variant
 from sparkfleet.planner.packing.planning_context import PlanningContext
 from sparkfleet.planner.packing.served_variant import nodes_and_bytes_of
-from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan, Rung, StandbyOffer
+from sparkfleet.planner.types.node_load import StandbyOffer
+from sparkfleet.planner.types.plan import Candidate, GroupPlan, Plan, Rung
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.units import MIB
 

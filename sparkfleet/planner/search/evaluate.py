@@ -47,7 +47,8 @@ from sparkfleet.planner.search.rule_effects import (
     with_required_flags,
     within_limits,
 )
-from sparkfleet.planner.types.plan import Candidate, PublishedRuns, Rejection, Rung
+from sparkfleet.planner.types.plan import Candidate, Rejection, Rung
+from sparkfleet.planner.types.rung_facts import PublishedRuns
 from sparkfleet.specs.model_name import base_name
 
 STACKS_TRIED = 6

@@ -8,7 +8,7 @@ from sparkfleet.knowledge.rules.rules import Require
 from sparkfleet.perf.workload import ANSWER, PROMPT, conversation_of
 from sparkfleet.planner.rules.judgement import RuleJudgement
 from sparkfleet.planner.search.objective import SizedProposal
-from sparkfleet.planner.types.plan import RepeatedPrefill
+from sparkfleet.planner.types.rung_facts import RepeatedPrefill
 
 UNCURED = 0.25
 """Discount of a candidate that is known to compute wrong results, without a published cure: a choice, not a measurement.

@@ -18,8 +18,9 @@ from pydantic import AliasChoices, ConfigDict, Field
 
 from sparkfleet.checkpoints.gguf.gguf_files import GgufFiles
 from sparkfleet.knowledge.engines import engine_flags
-from sparkfleet.knowledge.published.figures import ComparedFigure
 from sparkfleet.perf.prediction import Prediction, Speculation, Split
+from sparkfleet.planner.types.node_load import NodeLoad, StandbyOffer
+from sparkfleet.planner.types.rung_facts import PublishedRuns, RepeatedPrefill
 from sparkfleet.specs.deployment import EngineName, Objective, RuntimeName
 from sparkfleet.units import three_digits
 from sparkfleet.values import Value
@@ -158,50 +159,6 @@ class Candidate(Value):
 
     def __str__(self) -> str:
         return f"{self.shape} · {self.how}"
-
-
-class PublishedRuns(Value):
-    """Published measurements of a combination: family of models, engine, method, format and nodes."""
-
-    rows: int = 0
-    sources: tuple[str, ...] = ()
-    same: bool = False
-    """False: of the nearest combination that somebody has published, if `rows` is not 0."""
-    alone: float | None = None
-    """tok/s of one request; None if that was not published, or of builds that store the weights in other bits, too."""
-    figure: ComparedFigure | None = None
-    """The same with its checkpoint, text and sources; None in plans of earlier releases, too."""
-    together: ComparedFigure | None = None
-    """Of as many requests together as the candidate is predicted for."""
-
-    @property
-    def exactly(self) -> float | None:
-        """tok/s of one request of this checkpoint and text; None if it was not published, or only of another one."""
-        return self.figure.tps if self.figure is not None and self.figure.is_alike else None
-
-
-class RepeatedPrefill(Value):
-    """Tokens that each turn of a conversation prefills again, because the prefix cache does not find it."""
-
-    rule: str
-    """Id of the rule that names the cause."""
-    whole: bool
-    """True if it is everything before the turn."""
-    off: bool
-    """True if a flag switches the cache off."""
-    tokens: int
-    """Tokens that are prefilled again."""
-    follow_ups: float
-    """Share of requests that are assumed to follow earlier ones."""
-    ttft_ms: float
-    """Predicted TTFT of a turn, its own prompt included."""
-    cached_ttft_ms: float
-    """The same if the cache found them."""
-
-    @property
-    def extra_ms(self) -> float:
-        """The part of the TTFT that a cache would save."""
-        return max(0.0, self.ttft_ms - self.cached_ttft_ms)
 
 
 class Rung(Value):
@@ -357,40 +314,6 @@ class DeploymentPlan(Value):
     def declared_ports(self) -> frozenset[tuple[str, int]]:
         """Node and port of each of its custom workloads."""
         return frozenset(at for group in self.groups for at in group.choice.candidate.declared_ports)
-
-
-class NodeLoad(Value):
-    """Memory placed on a node, bytes."""
-
-    node: str
-    total: int
-    usable: int
-    """Memory for engines: free now (with what is replaced given back) minus the host's reserve."""
-    placed: tuple[tuple[str, int], ...] = ()
-    """By deployment."""
-    on_demand: tuple[tuple[str, int], ...] = ()
-    """The same of deployments on demand, which take turns."""
-    kept: tuple[tuple[str, int], ...] = ()
-    """Memory that is kept for groups that lose a node, by deployment: most that any one node's loss takes."""
-    assumed: bool = False
-    """The node was not read: these are the numbers of its kind."""
-
-    @property
-    def left(self) -> int:
-        """Memory still free for engines."""
-        return self.usable - sum(size for _, size in (*self.placed, *self.kept))
-
-
-class StandbyOffer(Value):
-    """Memory that `standby: true` would keep for a deployment whose only group waits for its node if that is lost."""
-
-    name: str
-    """The deployment."""
-    lost: str
-    """The node of its group."""
-    node: str
-    """The node on which memory would be kept."""
-    bytes: int
 
 
 class InfeasibleDeployment(Value):

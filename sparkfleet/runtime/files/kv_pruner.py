@@ -14,14 +14,16 @@ it does not read from here: the beginning of a session that goes on for long age
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from sparkfleet.remote.atomic_write import make_private
 
@@ -75,6 +77,24 @@ class KvPruner:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+    async def run_forever(self, note: Callable[[str], None]) -> NoReturn:
+        """Passes, with pauses between them. `note` receives each one that removed files, and each new failure."""
+        failed = ""
+        while True:
+            pause_s = PAUSE_S[-1]
+            try:
+                done = await asyncio.to_thread(self.run)
+            except OSError as error:
+                if str(error) != failed:
+                    failed = str(error)
+                    note(f"KV on the disk cannot be bounded: {failed}")
+            else:
+                pause_s = done.pause_s
+                if done.removed:
+                    words = f"removed {done.removed / 1e9:.1f} GB used longest ago, {done.used / 1e9:.1f} GB are left"
+                    note(f"KV on the disk: {words}")
+            await asyncio.sleep(pause_s)
 
     def run(self) -> KvPass:
         """One pass: directories of other keys that no engine uses, partial files, and files beyond the limit.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparkfleet.engines.failure_signatures import LOW_BYTES
-from sparkfleet.telemetry.alerts import SHORT_BYTES
+from sparkfleet.telemetry.alerts.node_alerts import SHORT_BYTES
 from sparkfleet.telemetry.dashboards.panels import (
     BAD,
     GOOD,

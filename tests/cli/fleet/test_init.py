@@ -5,8 +5,8 @@ from fake_channel import FakeChannel
 
 from sparkfleet.errors import NodeError, SparkfleetError
 from sparkfleet.fleet.nodes.surroundings import NodeRole, NodeSurroundings, OtherFleet
-from sparkfleet.fleet.setup import enrolment as module
-from sparkfleet.fleet.setup.enrolment import Host, parse_host
+from sparkfleet.fleet.setup import enrolment, hosts, shown_keys
+from sparkfleet.fleet.setup.hosts import Host, parse_host
 from sparkfleet.remote.channel import Completed
 from sparkfleet.remote.ssh.host_keys import HostKey
 from sparkfleet.remote.unreachable import Refused
@@ -91,7 +91,7 @@ def machines(monkeypatch):
 
     for where in ("sparkfleet.fleet.setup.enrolment", "sparkfleet.fabric.probe"):
         monkeypatch.setattr(f"{where}.run_batch", run_batch)
-    monkeypatch.setattr(module, "open_channel", open_channel)
+    monkeypatch.setattr(enrolment, "open_channel", open_channel)
     monkeypatch.setattr("sparkfleet.remote.ssh.host_keys.fingerprint", fingerprint)
     return answers, keys
 
@@ -248,7 +248,7 @@ def test_yes_pins_no_key_that_was_not_given(sparkfleet, machines, tmp_path):
 
 
 def test_known_hosts_vouches(sparkfleet, machines, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_is_known", lambda where, key: key.fingerprint == KEY)
+    monkeypatch.setattr(shown_keys, "_is_known", lambda where, key: key.fingerprint == KEY)
     code, out, _ = sparkfleet("init", *HOSTS, "--known-hosts", "-i", tmp_path / "inventory.yaml")
     assert code == 0
     assert "(in known_hosts)" in out
@@ -333,7 +333,7 @@ def test_nobody_on_the_lan(sparkfleet, monkeypatch, tmp_path):
     async def nobody():
         return ()
 
-    monkeypatch.setattr(module, "discover", nobody)
+    monkeypatch.setattr(hosts, "discover", nobody)
     code, _, err = sparkfleet("init", "-i", tmp_path / "inventory.yaml")
     assert code == 1
     assert "No Spark answered" in err

@@ -28,7 +28,8 @@ from sparkfleet.errors import Cause
 from sparkfleet.group.group_launch import launch_digest
 from sparkfleet.group.report import GroupPhase, GroupReport
 from sparkfleet.perf.prediction import Speculation
-from sparkfleet.planner.types.plan import PublishedRuns, Rejection, SkippedVariant
+from sparkfleet.planner.types.plan import Rejection, SkippedVariant
+from sparkfleet.planner.types.rung_facts import PublishedRuns
 from sparkfleet.specs.load import parse_deployment
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "specs" / "examples").glob("deployment-*.yaml"))

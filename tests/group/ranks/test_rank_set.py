@@ -8,6 +8,7 @@ import pytest
 from rank_world import World
 
 from sparkfleet.errors import Cause, EngineError, NodeError
+from sparkfleet.group.ranks import memory_watch
 from sparkfleet.group.ranks import rank_set as module
 from sparkfleet.group.ranks.local_rank import LocalRank
 from sparkfleet.runtime.exit_codes import TOOL_LOST
@@ -54,11 +55,11 @@ async def test_memory_that_somebody_else_holds_is_not_held_against_the_candidate
 
 
 async def test_memory_that_runs_out_while_it_loads_is_held_against_the_candidate(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 1 << 60})
+    monkeypatch.setattr(memory_watch, "FLOOR_BYTES", {"cuda": 1 << 60})
     world = World(tmp_path)
     await world.take()
     with pytest.raises(EngineError, match=r"this has only [0-9.]+ GiB of memory left") as caught:
-        await world.ranks.watch_memory()
+        await world.ranks.memory.watch()
     told = await world.ranks.diagnose(caught.value, None)
     assert told.cause is Cause.MEMORY
     assert "of memory left: the group was stopped" in told.summary
@@ -204,14 +205,14 @@ def shortages(monkeypatch, *left):
         looks.append(rank)
         return readings.pop(0) if len(readings) > 1 else readings[0]
 
-    monkeypatch.setattr(module, "MEMORY_S", 0.001)
+    monkeypatch.setattr(memory_watch, "MEMORY_S", 0.001)
     monkeypatch.setattr(LocalRank, "memory", memory)
     return looks
 
 
 async def two_groups(tmp_path, monkeypatch, memory_s=2.0):
     """On one node, with a floor of 300 bytes; the second was started later."""
-    monkeypatch.setattr(module, "FLOOR_BYTES", {"cuda": 300})
+    monkeypatch.setattr(memory_watch, "FLOOR_BYTES", {"cuda": 300})
     timeouts = Timeouts(memory_s=memory_s)
     first, second = World(tmp_path, timeouts=timeouts), World(tmp_path, timeouts=timeouts)
     second.launch = second.launch.model_copy(update={"deployment": "later"})
@@ -224,7 +225,7 @@ async def two_groups(tmp_path, monkeypatch, memory_s=2.0):
 
 async def watch(ranks):
     async with asyncio.timeout(5):
-        await ranks.watch_memory()
+        await ranks.memory.watch()
 
 
 async def looked(looks, times):
@@ -263,7 +264,7 @@ async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path
     watched = asyncio.create_task(watch(first.ranks))
     await looked(looks, 50)
     assert not watched.done(), "the second shortage is another one, which is waited for as long"
-    assert first.ranks._low == {0: 400}
+    assert first.ranks.memory.low == {0: 400}
     watched.cancel()
 
 
@@ -271,7 +272,7 @@ async def test_a_shortage_that_ended_with_the_other_group_costs_no_more(tmp_path
 async def test_a_node_that_wedges_or_does_not_say_who_is_there_waits_for_nobody(tmp_path, monkeypatch, why):
     first, _ = await two_groups(tmp_path, monkeypatch)
     looks = shortages(monkeypatch, 150 if why == "wedges" else 250)
-    monkeypatch.setattr(module, "FOLLOWED_S", 0.01)
+    monkeypatch.setattr(memory_watch, "FOLLOWED_S", 0.01)
 
     async def asked():
         if why == "is gone":

@@ -8,7 +8,8 @@ from sparkfleet.knowledge.published.figures import ComparedFigure
 from sparkfleet.perf.prediction import Band, Provenance
 from sparkfleet.planner.report.explain.plan import explain_plan
 from sparkfleet.planner.report.explain.published_lines import published_lines, published_rate
-from sparkfleet.planner.types.plan import DeploymentPlan, PublishedRuns, Rung
+from sparkfleet.planner.types.plan import DeploymentPlan, Rung
+from sparkfleet.planner.types.rung_facts import PublishedRuns
 
 MODEL = "nvidia/Qwen3.6-27B-NVFP4"
 BAND = Band(low=15.0, mid=20.0, high=30.0)

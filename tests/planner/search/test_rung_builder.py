@@ -8,7 +8,7 @@ from planning_values import choice
 from sparkfleet.knowledge.engines.advisories import advisories_of
 from sparkfleet.planner.search.evaluate import Evaluation
 from sparkfleet.planner.search.rung_builder import NOTABLE, without_advisory_first
-from sparkfleet.planner.types.plan import PublishedRuns
+from sparkfleet.planner.types.rung_facts import PublishedRuns
 
 
 class TestReasons:

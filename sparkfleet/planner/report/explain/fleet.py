@@ -9,7 +9,8 @@ from sparkfleet.hostfacts.network.link import LinkFacts, LinkProvenance
 from sparkfleet.hostfacts.node import NodeFacts
 from sparkfleet.knowledge.hardware import hardware, is_known_gpu, memory_size
 from sparkfleet.planner.report.explain.layout import labelled, lines_of
-from sparkfleet.planner.types.plan import DeploymentPlan, NodeLoad
+from sparkfleet.planner.types.node_load import NodeLoad
+from sparkfleet.planner.types.plan import DeploymentPlan
 from sparkfleet.specs.deployment import Deployment
 from sparkfleet.units import GIB, gib_of, plural
 

@@ -18,6 +18,7 @@ from sparkfleet.planner.report.explain.shared_kv import shared_kv_lines
 from sparkfleet.planner.report.explain.standby_lines import offer_lines, standby_lines
 from sparkfleet.planner.report.explain.start_lines import start_lines, start_part_lines
 from sparkfleet.planner.types.image_refs import image_of, tag_words
+from sparkfleet.planner.types.node_load import StandbyOffer
 from sparkfleet.planner.types.plan import (
     ENGINE_LABELS,
     Candidate,
@@ -26,7 +27,6 @@ from sparkfleet.planner.types.plan import (
     InfeasibleDeployment,
     Rejection,
     Rung,
-    StandbyOffer,
 )
 from sparkfleet.specs.deployment import Objective
 from sparkfleet.units import GIB, gb, gib, rough_duration, short_number, three_digits

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sparkfleet.planner.report.explain.layout import lines_of
-from sparkfleet.planner.types.plan import GroupPlan, Rung, StandbyOffer
+from sparkfleet.planner.types.node_load import StandbyOffer
+from sparkfleet.planner.types.plan import GroupPlan, Rung
 from sparkfleet.specs.deployment import Objective
 from sparkfleet.units import gib
 
