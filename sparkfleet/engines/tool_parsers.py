@@ -48,6 +48,12 @@ FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     # take the whole answer for a thought.
     ("*qwen3-coder-*", {"vllm": Parsers("", "qwen3_xml"), "sglang": Parsers("", "qwen3_coder")}),
     ("*qwen3-next-*", {"vllm": Parsers("", "hermes"), "sglang": Parsers("", "qwen")}),
+    # They always think, and their templates open the thought. vLLM's: the source of reasoning-parser-swallow; SGLang's:
+    # https://docs.sglang.io/docs/advanced_features/separate_reasoning (2026).
+    (
+        "*qwen3-[0-9]*-thinking-2507*",
+        {"vllm": Parsers("deepseek_r1", "hermes"), "sglang": Parsers("qwen3-thinking", "qwen")},
+    ),
     ("*qwen3-[0-9]*-2507*", {"vllm": Parsers("", "hermes"), "sglang": Parsers("", "qwen")}),
     ("*qwen3-[0-9]*-base*", {}),
     ("*qwen3-[0-9]*", {"vllm": Parsers("qwen3", "hermes"), "sglang": Parsers("qwen3", "qwen")}),

@@ -179,7 +179,9 @@ def test_thoughts_and_tools_are_parsed_if_a_recipe_is_published(launch, flags):
     found = flags(launch(model="Qwen/Qwen3.6-35B-A3B-FP8").argv)
     assert (found["--reasoning-parser"], found["--tool-call-parser"]) == ("qwen3", "qwen3_xml")
     assert "--enable-auto-tool-choice" in found
-    assert "--reasoning-parser" not in launch(model="Qwen/Qwen3-30B-A3B-Thinking-2507").argv
+    thinking = flags(launch(model="Qwen/Qwen3-30B-A3B-Thinking-2507").argv)
+    assert thinking["--reasoning-parser"] == "deepseek_r1", "reasoning-parser-swallow requires it"
+    assert "--reasoning-parser" not in launch(model="Qwen/Qwen3-30B-A3B-Instruct-2507").argv
 
 
 def test_in_a_container_the_program_is_the_images(launch):
