@@ -30,9 +30,19 @@ FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
         {"vllm": Parsers("deepseek_v4", "deepseek_v4"), "sglang": Parsers("deepseek-v4", "deepseekv4")},
     ),
     ("*gemma-4-*", {"vllm": Parsers("gemma4", "gemma4"), "sglang": Parsers("gemma4", "gemma4")}),
-    ("*minimax-m3*", {"vllm": Parsers("minimax_m3", "minimax_m3")}),
-    ("*nemotron-3-super*", {"vllm": Parsers("nemotron_v3", "qwen3_xml")}),
-    ("*nemotron-3.5-lightning*", {"vllm": Parsers("nemotron_v3", "qwen3_xml")}),
+    (
+        "*minimax-m3*",
+        {"vllm": Parsers("minimax_m3", "minimax_m3"), "sglang": Parsers("minimax-m3", "minimax-m3")},
+    ),
+    # SGLang: NVIDIA's launch lines of Nemotron 3 Super and 3.5 Lightning (their model cards).
+    (
+        "*nemotron-3-super*",
+        {"vllm": Parsers("nemotron_v3", "qwen3_xml"), "sglang": Parsers("nemotron_3", "qwen3_coder")},
+    ),
+    (
+        "*nemotron-3.5-lightning*",
+        {"vllm": Parsers("nemotron_v3", "qwen3_xml"), "sglang": Parsers("nemotron_3", "qwen3_coder")},
+    ),
     # Harmony: thoughts and calls are channels of the format itself.
     ("*gpt-oss-*", {"vllm": Parsers("openai_gptoss", "openai"), "sglang": Parsers("gpt-oss", "gpt-oss")}),
     # The published two-Spark recipes of M2.5 and M2.7 keep the thoughts in the answer, as the model expects to read them.
@@ -47,6 +57,10 @@ FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     # its tool and reasoning parsers. Instruct and base models have no reasoning parser: without a closing tag some releases
     # take the whole answer for a thought.
     ("*qwen3-coder-*", {"vllm": Parsers("", "qwen3_xml"), "sglang": Parsers("", "qwen3_coder")}),
+    (
+        "*qwen3-next-*-thinking*",
+        {"vllm": Parsers("deepseek_r1", "hermes"), "sglang": Parsers("qwen3-thinking", "qwen")},
+    ),
     ("*qwen3-next-*", {"vllm": Parsers("", "hermes"), "sglang": Parsers("", "qwen")}),
     # They always think, and their templates open the thought. vLLM's: the source of reasoning-parser-swallow; SGLang's:
     # https://docs.sglang.io/docs/advanced_features/separate_reasoning (2026).
@@ -89,15 +103,31 @@ FAMILIES: tuple[tuple[str, dict[str, Parsers]], ...] = (
     ("*ernie-4.5-*-thinking*", {"vllm": Parsers("ernie45", "ernie45")}),
     ("*ling-3.0-*", {"vllm": Parsers("ling3", "ling3"), "sglang": Parsers("ling3", "ling3")}),
     ("*mimo-v2-flash*", {"vllm": Parsers("qwen3", "qwen3_xml")}),
-    ("*mimo-v2.5*", {"vllm": Parsers("mimo", "mimo")}),
-    ("*nemotron-3-ultra*", {"vllm": Parsers("nemotron_v3", "qwen3_coder")}),
-    ("*nemotron-3-nano-*", {"vllm": Parsers("", "qwen3_coder")}),
-    ("*laguna-*", {"vllm": Parsers("poolside_v1", "poolside_v1")}),
-    ("*step-3.[57]-flash*", {"vllm": Parsers("step3p5", "step3p5")}),
+    # SGLang 0.5.23 names parsers of both kinds after these families.
+    ("*mimo-v2.5*", {"vllm": Parsers("mimo", "mimo"), "sglang": Parsers("mimo", "mimo")}),
+    # Launch lines of Spark owners for Nano, Puzzle and Cascade (2026-07); vLLM's page of its Nemotron V3 parser.
+    (
+        "*nemotron-3-ultra*",
+        {"vllm": Parsers("nemotron_v3", "qwen3_coder"), "sglang": Parsers("nemotron_3", "qwen3_coder")},
+    ),
+    (
+        "*nemotron-3-nano-*",
+        {"vllm": Parsers("nemotron_v3", "qwen3_coder"), "sglang": Parsers("nemotron_3", "qwen3_coder")},
+    ),
+    ("*nemotron-labs-3-puzzle-*", {"vllm": Parsers("nemotron_v3", "qwen3_coder")}),
+    ("*nemotron-cascade-2-*", {"vllm": Parsers("nemotron_v3", "qwen3_coder")}),
+    (
+        "*laguna-*",
+        {"vllm": Parsers("poolside_v1", "poolside_v1"), "sglang": Parsers("poolside_v1", "poolside_v1")},
+    ),
+    ("*step-3.[57]-flash*", {"vllm": Parsers("step3p5", "step3p5"), "sglang": Parsers("step3p5", "step3p5")}),
     ("*/hy3*", {"vllm": Parsers("hy_v3", "hy_v3")}),
     # SGLang: MiaAI-Lab's launch line for two Sparks.
     ("*inkling*", {"vllm": Parsers("inkling", "inkling"), "sglang": Parsers("inkling", "inkling")}),
-    ("*muse-glimmer-*", {"vllm": Parsers("muse_glimmer", "muse_glimmer")}),
+    (
+        "*muse-glimmer-*",
+        {"vllm": Parsers("muse_glimmer", "muse_glimmer"), "sglang": Parsers("muse", "muse")},
+    ),
     # Their chat templates describe the tools, and the calls are JSON.
     ("*/llama-3.[123]-*-instruct*", {"vllm": Parsers("", "llama3_json"), "sglang": Parsers("", "llama3")}),
     ("*/meta-llama-3.1-*-instruct*", {"vllm": Parsers("", "llama3_json"), "sglang": Parsers("", "llama3")}),
@@ -122,7 +152,9 @@ _SINCE: dict[str, dict[str, str]] = {
         "poolside_v1": "0.21",
         "step3p5": "0.16",
     },
-    "sglang": {"inkling": "0.5.23", "ling3": "0.5.23"},
+    "sglang": dict.fromkeys(
+        ("inkling", "ling3", "mimo", "minimax-m3", "muse", "nemotron_3", "poolside_v1", "step3p5"), "0.5.23"
+    ),
 }
 """The first release that is known to have a parser, if images of older ones are known: by recipes and dates of releases."""
 
