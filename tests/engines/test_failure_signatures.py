@@ -75,7 +75,7 @@ def test_the_cause_of_a_failure(failure, cause, rule):
 @pytest.mark.parametrize(
     "note",
     [
-        "(EngineCore pid=71) WARNING 11-20 10:00:00 [interface.py:236] Failed to import from vllm._C: ImportError: libcudart.so.12",
+        "(EngineCore pid=71) WARNING 11-20 10:00:00 [interface.py:2] Failed to import from vllm._C: ImportError: libcudart",
         "INFO 11-20 10:00:00 [importing.py:17] Triton is not available: ModuleNotFoundError: No module named 'triton'",
         "[2026-06-01 08:00:00] Ignore import error when loading sglang.srt.models.x: ImportError: cannot import name 'y'",
     ],
@@ -84,7 +84,7 @@ def test_a_package_that_an_engine_does_without_is_not_the_cause_of_its_end(note)
     port = "OSError: [Errno 98] Address already in use"
     assert classify(failed(note, port)).cause is Cause.PORT
     assert classify(failed(note, "ValueError: unexpected", exit_code=1)).evidence == "ValueError: unexpected"
-    fatal = "(EngineCore pid=71) ERROR 11-20 10:00:01 [core.py:9] ImportError: libcudart.so.12: cannot open shared object file"
+    fatal = "(EngineCore pid=71) ERROR 11-20 10:00:01 [core.py:9] ImportError: libcudart.so.12: cannot open shared object"
     assert classify(failed(note, fatal)).evidence == fatal
 
 

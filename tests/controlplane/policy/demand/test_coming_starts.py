@@ -213,7 +213,7 @@ def restarted(a, *others, loaded=("a",), **fields):
 @pytest.mark.parametrize("is_replaced", [True, False])
 @pytest.mark.parametrize(("free", "starts"), [(100, []), (130, [("b", 2, 0)])], ids=["one fits", "both fit"])
 def test_memory_of_a_group_that_serve_starts_again_is_not_granted(free, starts, is_replaced, on_demand):
-    """Found by the simulation (seed 513507): its engine had died, two others were granted its memory, and one was refused."""
+    """Found by the simulation (seed 513507): its engine had died, two were granted its memory, and one was refused."""
     a = wanted("a", 50, on_demand=on_demand)
     b, apps = edited("b", 70, is_replaced)
     older = {("b", 1, 0): b.plan.groups[0].choice.candidate} if is_replaced else {}
